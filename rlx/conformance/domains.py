@@ -189,6 +189,7 @@ def _rects(rng: Rng, shape: tuple[int, ...], n: int) -> Array:
 _LISTS: dict[str, Callable[[Rng, tuple[int, ...], int], Array]] = {
     "ascending": lambda rng, shape, n: np.sort(rng.integers(0, n + 1, shape), axis=-1),
     "entries": lambda rng, shape, n: rng.integers(-1, n + 1, shape),
+    "distinct": lambda rng, shape, n: rng.permutation(np.arange(-1, n + 1))[: math.prod(shape)].reshape(shape),
     "spans": lambda rng, shape, n: np.stack(
         [rng.integers(-1, n + 1, shape[:-1]), rng.integers(-1, 7, shape[:-1])], -1
     ),
@@ -239,7 +240,8 @@ def _packed(rng: Rng, shape: tuple[int, ...], dtype: DType, domain: str) -> Arra
 def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
     """The array of a domain; for packed weights their bytes.
 
-    "index:n" gives integers in -n..n-1, "wild:n" also some beyond, "entries:n" -1..n, "ascending:n" 0..n in order;
+    "index:n" gives integers in -n..n-1, "wild:n" also some beyond, "entries:n" -1..n, "distinct:n" different ones of
+    -1..n, "ascending:n" 0..n in order;
     "special" cycles through `special_values`, so that inputs (k, 1) and (1, k) give every pair. Raises: ValueError for
     an unknown domain.
     """

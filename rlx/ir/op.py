@@ -126,6 +126,8 @@ class Op(Record, eq=False, repr=False):
     - `packed`: inputs that may be packed weights; other ops refuse them, except leaves and control ops, which pass
       them on. `mixed`: inputs that may be f16 or bf16 where the others are f32. `rounds_once`: for f16 and bf16 the op
       computes what it would for f32, and rounds the result.
+    - `strided`: inputs that a kernel may read in the matrix that they are columns of; the planner keeps that matrix
+      until the op has run.
     - `heads`: inputs of (batch, heads, length, size) that the attribute `tokens` can name, and which are then
       (batch, length, heads, size). `mask`: which input hides scores where it is false, or is added to them.
     - `summed`: the op that does the same to the sum of two inputs. `identity`: finds a tensor with the same bits.
@@ -171,6 +173,7 @@ class Op(Record, eq=False, repr=False):
     packed: tuple[int, ...] = ()
     mixed: tuple[int, ...] = ()
     rounds_once: bool = False
+    strided: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     mask: int | None = None
     summed: str | None = None

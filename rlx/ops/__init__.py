@@ -25,6 +25,7 @@ from rlx.ops.public import public as _public
 if TYPE_CHECKING:
     from rlx.ops.attention.forward import *
     from rlx.ops.attention.step import *
+    from rlx.ops.attention.update import *
     from rlx.ops.collectives.functions import *
     from rlx.ops.complex_numbers import *
     from rlx.ops.composed.aliases import *

@@ -8,6 +8,7 @@ from __future__ import annotations
 _FUNCTIONS = {
     "attention.forward": "attention",
     "attention.step": "attention_step",
+    "attention.update": "rope_update",
     "collectives.functions": "all_gather all_reduce all_to_all axis_index broadcast reduce_scatter",
     "complex_numbers": "angle complex conj imag real view_as_complex view_as_real",
     "composite": """
@@ -78,6 +79,7 @@ _OPS = {
     "attention.grad": "attention_grad",
     "attention.step": "attention_step",
     "attention.sums": "attention_sums attention_sums_grad",
+    "attention.update": "rope_update",
     "collectives.records": "all_reduce all_gather reduce_scatter all_to_all broadcast axis_index",
     "control.records": "cond while_loop scan",
     "conv.convolution": "conv conv_grad_input conv_grad_weight conv_transpose",

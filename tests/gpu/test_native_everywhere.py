@@ -45,7 +45,8 @@ SAME_BYTES = {"again", "cast", "concat", "copy", "expand", "reshape", "slice", "
 # Ops with kernels for one row, for heads of some sizes, or by matrix instructions. Devices run the decomposition of
 # others.
 OF_A_ROW = {
-    "normed_linear", "packed_linear", "attention_step", "paged_attention", "attention_sums", "attention_sums_grad",
+    "normed_linear", "packed_linear", "attention_step", "rope_update", "paged_attention", "attention_sums",
+    "attention_sums_grad",
 }  # fmt: skip
 load_rules()  # tests that lower nothing ask for them too
 # Ops with a kernel on the CPU alone, and those that are nothing but a decomposition. Devices run that.

@@ -105,7 +105,7 @@ def test_a_gpu_repeats_less_while_it_has_memory(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("no_limits")
 def test_random_graphs_keep_their_results() -> None:
     repeated = 0
-    for seed in range(3036, 3064):
+    for seed in range(3000, 3200):
         made = random_graph(seed, nodes=60, smooth=True)
         graph = optimize(made.graph, fuse=False)[0]  # where nodes are not fused there are more to repeat
         smaller = spare.spared(graph, _planned(graph), _planned)
@@ -114,7 +114,9 @@ def test_random_graphs_keep_their_results() -> None:
         if smaller is not graph:
             found = differences(made.graph, results(graph, made.feeds), results(smaller, made.feeds))
             assert not found, f"seed {seed}: {found[0]}"
-    assert repeated > 1
+        if repeated == 3:
+            break
+    assert repeated == 3
 
 
 @pytest.mark.usefixtures("no_limits")

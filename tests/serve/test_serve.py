@@ -217,16 +217,16 @@ def test_a_client_that_leaves_frees_its_place(server: Served) -> None:
 
 
 def test_what_runs_does_not_wait_for_a_long_prompt(folder: Path) -> None:
-    """Tokens of a sequence come with each part in which another's prompt is taken in."""
+    """A sequence steps with each part in which another's prompt is taken in."""
     with served(folder, slots=2) as server:
-        batch, parts = server.service.engine.batch, list[int]()
+        batch, parts = server.service.engine.batch, list[float]()
         step, server.service.engine.part = batch.step, 16
 
         def stepped(most: int = 1, beside: int = 0) -> Any:
-            before = batch.prompted
+            before, first = batch.prompted, batch.steps
             made = step(most, beside)
-            if made and batch.prompted > before:
-                parts.append(batch.prompted - before)
+            if (count := batch.steps - first) and batch.prompted > before:
+                parts.extend([(batch.prompted - before) / count] * count)
             return made
 
         batch.step = stepped  # type: ignore[method-assign]

@@ -31,6 +31,7 @@ _SIZES: tuple[Size, ...] = (
     (2, 8, 2, 1, 5, 16, 7, 64), (1, 1, 1, 1, 1, 1, 1, 1), (3, 4, 4, 1, 3, 64, 4, 128), (2, 6, 3, 3, 9, 8, 9, 20),
     (1, 4, 2, 17, 3, 16, 5, 32), (4, 16, 1, 1, 2, 64, 3, 80), (1, 2, 2, 2, 6, 16, 6, 256), (0, 2, 2, 1, 2, 4, 3, 8),
     (1, 2, 2, 0, 2, 4, 3, 8), (2, 2, 2, 1, 0, 4, 3, 8), (1, 1, 1, 1, 18, 64, 20, 64), (2, 2, 1, 2, 5, 7, 6, 64),
+    (71, 8, 4, 1, 5, 16, 9, 64), (35, 8, 4, 2, 9, 8, 9, 32),
 )  # fmt: skip
 _VARIANTS: tuple[dict[str, Any], ...] = (
     {"causal": True}, {"window": 3, "causal": True}, {"window": 40}, {"softcap": 2.0}, {"scale": -0.5},
@@ -83,6 +84,7 @@ def _cases() -> Iterator[Case]:
         for dtype in (f32, f16):
             yield _case((2, 8, 2, 1, 5, 16, 7, 64), dtype, **variant)
             yield _case((2, 4, 2, 3, 9, 8, 9, 32), dtype, **variant)
+        yield _case((71, 8, 4, 1, 5, 16, 9, 64), f16, **variant)
     for domain in ("zeros", "holes", "large"):
         yield _case((2, 8, 2, 1, 5, 16, 7, 64), domain=domain)
 

@@ -15,6 +15,18 @@ def view_offset(node: Node) -> int | None:
     return None if node.op.view is None else node.op.view(node)
 
 
+def cut_from(t: Tensor) -> Tensor | None:
+    """The matrix of which t, or what t is a reshape of, is some neighbouring columns; None where it is not."""
+    node = t.node
+    while node.op.reshapes:
+        node = node.inputs[0].node
+    if node.op.view is None or "starts" not in node.attrs or len(node.inputs) != 1:
+        return None
+    x, y, a = node.inputs[0], node.output, node.attrs
+    whole = x.ndim == 2 and y.shape[0] == x.shape[0] and y.shape[1] < x.shape[1] and a["starts"][0] == 0
+    return x if whole and tuple(a["steps"]) == (1, 1) else None
+
+
 def is_alias(node: Node, plan: MemoryPlan) -> bool:
     """Whether the plan puts the node's output at the very bytes of its input, so that no step is needed.
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rlx.driver.closing import Closing
 from rlx.errors import DTypeError, GraphError, RlxError
 from rlx.models.language.adapters import Adapter
+from rlx.models.language.caches import LONGEST
 from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, SCORED, Picking, mask_words
 from rlx.models.language.pages import MOST, ROWS, Pages, pages_for
@@ -26,8 +27,12 @@ Ended = Literal["", "stop", "length", "context", "nan"]
 MASK_SECONDS = 0.002  # how long a step waits for masks; a sequence whose mask is late does not take part in it
 # The time that tokens of prompts may take in the same runs as steps, as a share of the steps' time, by backend, while
 # few prompts wait.
-SHARE = {"cuda": 0.2, "vulkan": 0.5, "cpu": 1e9}
-_TILE = 64  # rows of a tile of products
+SHARE = {"cuda": 0.5, "vulkan": 0.5, "cpu": 1e9}
+LONGEST_PAUSE = 32  # steps without a look for guesses, where these do not pay
+_TILE = 32  # rows of a tile of products
+# The least tokens of prompts in a run, since with fewer most of the time goes to what the first one costs; and the most
+# in the smallest part.
+_LEAST_PART, _MOST_PART = 48, 256
 _LARGE = 1 << 14  # elements of an input of steps
 _MASKING = 2  # threads that compute masks
 _DRAWN = Picking(False)
@@ -180,10 +185,11 @@ class Batch(Closing):
         self._spoilt = decoder.sizes[0] if lookup else 1
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
-        # Sizes of the part of prompts in a run, for which the rows of a run are whole tiles.
-        part = _TILE - slots % _TILE
-        part += _TILE * (part < decoder.sizes[0])
-        self._parts = (part, part + _TILE, part + 3 * _TILE)
+        # Sizes of the part of prompts in a run, for which the rows of a run are whole tiles. The smallest keeps up with
+        # prompts of twice as many tokens as are generated, so that runs with it are the rule and take equally long.
+        part = max(_LEAST_PART, min(2 * slots, _MOST_PART), decoder.sizes[0])
+        part += -(slots + part) % _TILE
+        self._parts = (part, part + 2 * _TILE, part + 6 * _TILE)
         self._fused = False  # whether the last run had such a part
         self._credit = 0.0  # the seconds that such parts may take now
         self._lie: dict[str, npt.NDArray[Any]] = {}  # the values last written to the states of steps, if still valid
@@ -194,6 +200,7 @@ class Batch(Closing):
         self.steps = 0  # steps run so far, each over all sequences
         self.prompted = 0  # tokens of prompts computed so far
         self.lookup, self._pace = lookup, Pace()
+        self._silent = self._pause = 0  # steps until guesses are looked for again, and how many the last pause had
         self.tried = self.right = 0  # guesses that were verified, and those accepted
 
     @property
@@ -443,8 +450,9 @@ class Batch(Closing):
 
     def step(self, most: int = 1, beside: int = 0) -> list[Token]:
         """The next tokens of all sequences: first those that prompts gave, then up to `most` of each, or one of each if
-        any sequence has a constraint, penalties or scores. With `beside`, where sequences step and prompts wait, it is
-        one of each, and the same run computes up to `beside` tokens of the prompts; those it completes step with it.
+        any sequence has a constraint, penalties or scores. With `beside`, where sequences step and prompts wait, each
+        run may compute up to `beside` tokens of the prompts too; those that the first one completes step with it, and
+        no later one completes any.
 
         Raises: DTypeError for a `most` below 1, or a `beside` below 0; GraphError for a `beside` where no run `fuses`.
         """
@@ -472,17 +480,14 @@ class Batch(Closing):
             self._fused = False
         elif beside:
             missing = self._missing(beside)
-            self._fused = not (self._fused and rows) and self._fuse(going, 0 if missing else beside, made)
+            self._fused = not (self._fused and rows) and self._fuse(going, most, 0 if missing else beside, made)
             if self._fused:
                 return made
             most = max(1, min(most, math.ceil(missing))) if missing else most
         if rows is not None:
             self._try(going, rows, made)
             return made
-        # A sequence that ends before the last of these steps runs on: the next prompt overwrites its slot's rows. It
-        # must not run beyond the context, where each step would write its token in the place of the last one's.
-        room = self._decoder.context - max(int(self._at[slot]) for slot, held in enumerate(going) if held is not None)
-        count = min(most, AHEAD, LOG, room, max(held.left for held in lasting))
+        count = self._count_of(going, most)
         self._grow(going, count)
         going = self._stepped(going)
         if not any(going):
@@ -496,6 +501,13 @@ class Batch(Closing):
         self._credit += self._share * seconds * count
         self._give(going, count, log, found, made)
         return made
+
+    def _count_of(self, going: Sequence[_Sequence | None], most: int) -> int:
+        """How many steps, up to `most`, these sequences take at once. One that ends before the last of them runs on:
+        the next prompt overwrites its slot's rows. It must not run beyond the context, where each step would write its
+        token in the place of the last one's."""
+        room = self._decoder.context - max(int(self._at[slot]) for slot, held in enumerate(going) if held is not None)
+        return min(most, AHEAD, LOG, room, max(held.left for held in going if held is not None))
 
     def _give(
         self, going: Sequence[_Sequence | None], count: int, log: npt.NDArray[np.int32], scored: Mapping[str, Any],
@@ -529,12 +541,14 @@ class Batch(Closing):
         tokens += (token for step in steps for token in step)
         self._at += np.array([count if held is not None else 0 for held in going], np.int32)
         self._learn(going, tokens[first:])
+        self._silent = max(0, self._silent - count)
 
-    def _fuse(self, going: Sequence[_Sequence | None], most: int, tokens: list[Token]) -> bool:
-        """Runs a step with up to `most` tokens of waiting prompts beside it. A prompt's last token is that of its slot
-        in a step, which gives the first token of the answer. Returns: False where no prompt has a token that can be
-        computed now; then nothing was run."""
-        self._grow(going, 1)
+    def _fuse(self, going: Sequence[_Sequence | None], steps: int, most: int, tokens: list[Token]) -> bool:
+        """Runs up to `steps` steps, each with up to `most` tokens of waiting prompts beside it. A prompt's last token
+        is that of its slot in the first step, which gives the first token of the answer. Returns: False where no prompt
+        has a token that can be computed now; then nothing was run."""
+        count = self._count_of(going, steps)
+        self._grow(going, count)
         before: dict[int, int] = {}
         part = self._part(most, before)
         joined = [slot for slot, held in enumerate(self._held)
@@ -547,28 +561,59 @@ class Batch(Closing):
             before.setdefault(slot, held.taken)
             self._at[slot], self._ids[slot] = held.taken, held.prompt[-1]
             held.taken += 1
+            if not held.plain:
+                count = 1
+            elif self.pages is not None:
+                count = min(count, 1 + self.pages.room(slot, held.taken, count - 1))
         now = [held if held is not None and held.steps and (slot in joined or going[slot] is held) else None
                for slot, held in enumerate(self._held)]  # fmt: skip
+        parts = [] if part is None else [part, *self._parts_after(part, self._count_of(now, count) - 1, most, before)]
+        count = max(1, len(parts))
         start = time.perf_counter()
         try:
-            log, scored = self._run(now, 1, part)
+            log, scored = self._run(now, count, parts)
         except BaseException:
             for slot, taken in before.items():
                 held = self._held[slot]
                 assert held is not None
                 held.taken = taken
             raise
-        size, seconds = 0 if part is None else self._room(part.shape[1]), time.perf_counter() - start
-        self._pace.add((1, size), seconds)
-        step = self._step or seconds
-        self._credit = min(self._credit + step - seconds, self._cost(self._parts[-1])) + self._share * step
-        self.prompted += len(joined) + (0 if part is None else part.shape[1])
+        size, seconds = self._room(parts[0].shape[1]) if parts else 0, time.perf_counter() - start
+        if count == 1:
+            self._pace.add((1, size), seconds)
+        step = count * (self._step or seconds / count)
+        bound = max(map(self._cost, self._parts))  # also for a run that another program of the device held up
+        self._credit = min(max(self._credit + step - seconds, -bound), bound) + self._share * step
+        self.prompted += len(joined) + sum(part.shape[1] for part in parts)
         for slot in before:
             held = self._held[slot]
             assert held is not None
             self._know(slot, held)
-        self._give(now, 1, log, scored, tokens)
+        self._give(now, count, log, scored, tokens)
         return True
+
+    def _parts_after(
+        self, part: npt.NDArray[np.int32], count: int, most: int, before: dict[int, int]
+    ) -> list[npt.NDArray[np.int32]]:  # fmt: skip
+        """Up to `count` parts for the runs right after one with this part: none that completes a prompt, which would
+        then wait for its first token, all of one size, and only as many as the prompts' share of the time allows."""
+        size, parts, total = self._room(part.shape[1]), list[npt.NDArray[np.int32]](), part.shape[1]
+        cost, gain = self._cost(size), self._share * self._step
+        while len(parts) < count and self._credit + (len(parts) + 1) * (gain - cost) >= cost:
+            taken: dict[int, int] = {}
+            if (more := self._part(most, taken)) is None:
+                break
+            total += more.shape[1]
+            held = {slot: one for slot in taken if (one := self._held[slot]) is not None}
+            # A slot's own row in each of these runs is that after the last part, and must not be in a ring's window.
+            if total >= LONGEST or self._room(more.shape[1]) != size or any(one.rest == 1 for one in held.values()):
+                for slot, one in held.items():
+                    one.taken = taken[slot]
+                break
+            parts.append(more)
+            for slot, first in taken.items():
+                before.setdefault(slot, first)
+        return parts
 
     def _part(self, most: int, before: dict[int, int]) -> npt.NDArray[np.int32] | None:
         """Takes about `most` tokens of waiting prompts, none of them a prompt's last one. Returns: their ids, places
@@ -592,9 +637,13 @@ class Batch(Closing):
         return np.concatenate(parts, axis=1).astype(np.int32) if parts else None
 
     def _room_beside(self, most: int) -> int:
-        """The size of a part for up to `most` tokens of the prompts that wait."""
+        """The size of a part for up to `most` tokens of the prompts that wait: the largest that is needed of those that
+        add no more to a step than the prompts' share of its time, or are not measured yet; else the smallest."""
         rest = sum(held.rest - 1 for held in self._held if held is not None and not held.steps)
-        return self._room(min(rest, most))
+        longest = self._share * self._step
+        short = [size for size in self._parts if self._cost(size) <= longest] or [self._parts[0]]
+        wanted = self._room(min(rest, most))
+        return next((size for size in short if size >= wanted), short[-1])
 
     def _room(self, tokens: int) -> int:
         """The least of the sizes of parts that takes so many tokens, or the largest."""
@@ -628,6 +677,8 @@ class Batch(Closing):
     def _guesses(self, going: Sequence[_Sequence | None]) -> list[list[int]] | None:
         """Guesses of the next tokens of each slot; None where a step is expected to give more tokens a second."""
         size, rows = 1 + GUESSES, list[list[int]]()
+        if self._silent > 0:
+            return None
         if max(self._rows_held(slot) for slot in range(len(self._held))) + size > self._decoder.context:
             return None  # the run would write past the slot's rows into the next slot's
         expected = 0.0
@@ -636,13 +687,22 @@ class Batch(Closing):
             if held is None:
                 continue
             if held.guesser is None:
-                held.guesser = Guesser([*held.prompt.tolist(), *held.made])
+                held.guesser = Guesser([])
+            held.guesser.follow(held.prompt, held.made)
             rows[-1] = held.guesser.guess(min(GUESSES, held.left - 1))
             expected += held.guesser.expected(len(rows[-1]))
         one, several, count = self._pace.of(1), self._pace.of(size), sum(held is not None for held in going)
-        if not expected or one is None:
+        if one is None or (several is None and not expected):
             return None
-        return rows if several is None or (count + expected) * one > count * several else None
+        pays = bool(expected) and (several is None or (count + expected) * one > count * several)
+        if not pays:
+            self._rest(False)
+        return rows if pays else None
+
+    def _rest(self, paid: bool) -> None:
+        """Looks for guesses in the next step where they paid; else after a pause, which doubles up to LONGEST_PAUSE."""
+        self._pause = 0 if paid else min(max(2 * self._pause, 1), LONGEST_PAUSE)
+        self._silent = self._pause
 
     def _rows_held(self, slot: int) -> int:
         """The row that a slot's next token is written to."""
@@ -691,16 +751,20 @@ class Batch(Closing):
                     break
         self._learn(going, made[first:])
         self._pace.add(size, time.perf_counter() - start)
+        one, several = self._pace.of(1), self._pace.of(size)
+        if one is not None and several is not None:
+            self._rest(len(made[first:]) * one > len(lasting) * several)
 
     def _learn(self, going: Sequence[_Sequence | None], made: Sequence[Token]) -> None:
-        """Gives the new tokens to the guessers of the sequences that continue."""
+        """Gives the new tokens to those guessers of the sequences that continue whose guesses they follow; the others
+        read them when they guess again."""
         if not self.lookup:
             return
         came: dict[int, list[int]] = {}
         for token in made:
             came.setdefault(token.sequence, []).append(token.token)
         for held in going:
-            if held is not None and held.guesser is not None and held.number in came:
+            if held is not None and held.guesser is not None and held.guesser.guesses and held.number in came:
                 held.guesser.take(came[held.number])
 
     def _take(self, slot: int, token: int, scores: Scores | None, made: list[Token]) -> None:
@@ -720,19 +784,19 @@ class Batch(Closing):
             self._leave(slot)
 
     def _run(
-        self, going: Sequence[_Sequence | None], count: int, part: npt.NDArray[np.int32] | None = None
+        self, going: Sequence[_Sequence | None], count: int, parts: Sequence[npt.NDArray[np.int32]] = ()
     ) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
-        """Runs `count` steps of all slots, or one with a `part` of prompts beside it. Returns: the tokens, and the last
-        step's outputs. Slots that take no part do not advance: free ones write their first row each time, those with an
-        unfinished prompt or a late mask the row that they write next anyway."""
+        """Runs `count` steps of all slots, where there are `parts` of prompts with one beside each. Returns: the
+        tokens, and the last step's outputs. Slots that take no part do not advance: free ones write their first row
+        each time, those with an unfinished prompt or a late mask the row that they write next anyway."""
         d = self._decoder
         picking = self._picking([held for held in going if held is not None])
         given = _inputs(going, picking, d.config.vocabulary)
         given["stride"] = np.array([held is not None for held in going], np.int32)
-        filled, room, more = set[int](), 0, None
-        if part is not None:  # padded with copies of its last token
-            filled, room = {*part[2].tolist()}, self._room(part.shape[1])
-            more = {"beside": np.pad(part, ((0, 0), (0, room - part.shape[1])), "edge")}
+        filled = {slot for part in parts for slot in part[2].tolist()}
+        room = self._room(parts[0].shape[1]) if parts else 0
+        # Padded with copies of a part's last token.
+        beside = [{"beside": np.pad(part, ((0, 0), (0, room - part.shape[1])), "edge")} for part in parts]
         writing = [self._held[slot] if slot in filled else held for slot, held in enumerate(going)]
         if self._adapters:
             given["adapter"] = np.array([-1 if held is None else held.adapter for held in writing], np.int32)
@@ -753,7 +817,7 @@ class Batch(Closing):
                 self._lie[name] = value.copy()
         at = self._lie.pop("at")
         del self._lie["ids"]  # until the run is done
-        runs = [programs[i % len(programs)].launch(more) for i in range(count)]
+        runs = [programs[i % len(programs)].launch(more) for i, more in enumerate(beside or [None] * count)]
         found: dict[str, Any] = runs[-1].wait("host") if picking.scored else {}
         runs[-1].wait()
         self.steps += count

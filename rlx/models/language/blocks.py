@@ -332,6 +332,9 @@ class Blocks:
             (q, k), rope = self._normed(q, k, name, a), None
         if self._steps and self.caches.plain and not a.alibi:
             return self._out(x, self._step(q, k, v, a, index, rope), a, name)
+        if rope is not None and self.caches.scatters(window) and not (a.sinks or a.alibi):
+            q = self.caches.updated(index, q, k, v, window, self._tables(rope), rope.interleaved)
+            return self._out(x, self.caches.read(index, q, window, a.scale, a.softcap), a, name)
         q, k = self.rotated(rope, q, k)
         if not self.size.context and index in a.lent:
             self.lent[index] = k, v

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,59 @@ class Caches:
             return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
         self._write(index, k, v, window)
         return self.read(index, q, window, scale, softcap)
+
+    def updated(
+        self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, tables: tuple[Tensor, Tensor],
+        interleaved: bool,
+    ) -> Tensor:  # fmt: skip
+        """q after RoPE, (batch, chunk, heads, size) in the caches' dtype, where `scatters`; k, after RoPE, and v are
+        written into a layer's caches."""
+        rows, (heads, size) = self.rows(window), k.shape[2:]
+        lead = (self.size.pages, ROWS) if self.size.pages else (self.size.slots, rows)
+        names = (f"keys.{index}", f"values.{index}")
+        pools = [self.g.state(name, (*lead, heads, size), self.size.cache) for name in names]
+        flat = [ops.reshape(t, (math.prod(lead), heads, size)) for t in pools]
+        fresh = [ops.reshape(t, (-1, *t.shape[2:])) for t in (q, k, v)]
+        (q_rows, k_rows, v_rows), (keys, values), (cos, sin) = fresh, flat, tables
+        turned, *flat = ops.rope_update(
+            q_rows, k_rows, v_rows, keys, values, self._places(window), ops.reshape(self._tokens, (-1,)), cos, sin,
+            interleaved=interleaved,
+        )  # fmt: skip
+        each = self._pages_of(window)[1] if self._in_pages else 0
+        shape = (math.prod(lead) // each, each, heads, size) if each else (*lead, heads, size)
+        self.held[index] = []
+        for name, pool, t in zip(names, pools, flat, strict=True):
+            self.g.update(name, ops.reshape(t, pool.shape))
+            self.held[index].append(ops.reshape(t, shape))
+        return ops.reshape(turned, q.shape)
+
+    @cached_property
+    def _tokens(self) -> Tensor:
+        """The position of each token of this run, i32 (batch, chunk)."""
+        step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
+        return ops.reshape(self.at, (self.size.batch, 1)) + step
+
+    def scatters(self, window: int | None) -> bool:
+        """Whether a run writes rows of floats here and there, and reads them in whole caches or in pages."""
+        if self.packed or not self.size.context or self._slot is not None:
+            return False
+        return self._in_pages or not self._in_one_piece(self.rows(window))
+
+    def _places(self, window: int | None) -> Tensor:
+        """The index among all rows of the layer's caches of each token's row, i32 (batch · chunk,); beyond them for
+        tokens in page 0, which is nobody's, so that no two tokens have one row."""
+        rows = self.rows(window)
+        if not self._in_pages:
+            return self._start(rows)
+        if rows not in self._starts:
+            table, each = self._pages_of(window)
+            place = self._tokens
+            page = ops.gather_elements(table, place // each, axis=1)
+            row = page * each + place % each
+            if self.size.pages:
+                row = ops.where(ops.equal(page, 0), self.size.pages * ROWS, row)
+            self._starts[rows] = ops.reshape(row, (-1,))
+        return self._starts[rows]
 
     @property
     def _read_in_place(self) -> bool:
@@ -194,20 +248,14 @@ class Caches:
 
     def _pools(self, fresh: list[tuple[str, Tensor]], window: int | None) -> list[Tensor]:
         """The pages of states of these names with this run's rows written into them."""
-        table, each = self._pages_of(window)
-        rows = self.rows(window)
+        each, rows = self._pages_of(window)[1], self.rows(window)
         lead = (self.size.pages, ROWS) if self.size.pages else (self.size.slots, rows)
-        if rows not in self._starts:
-            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
-            place = ops.reshape(self.at, (self.size.batch, 1)) + step
-            page = ops.gather_elements(table, place // each, axis=1)
-            self._starts[rows] = ops.reshape(page * each + place % each, (-1,))
         result = []
         for name, t in fresh:
             heads, size = t.shape[2:]
             pool = self.g.state(name, (*lead, heads, size), t.dtype)
             flat = ops.reshape(pool, (math.prod(lead), heads, size))
-            flat = ops.scatter(flat, self._starts[rows], ops.reshape(t, (-1, heads, size)), axis=0)
+            flat = ops.scatter(flat, self._places(window), ops.reshape(t, (-1, heads, size)), axis=0)
             self.g.update(name, ops.reshape(flat, pool.shape))
             result.append(ops.reshape(flat, (math.prod(lead) // each, each, heads, size)))
         return result
@@ -310,8 +358,7 @@ class Caches:
             if self._slot is not None:
                 result = result + self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
         else:
-            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
-            place = ops.reshape(self.at, (self.size.batch, 1)) + step
+            place = self._tokens
             first = self.g.constant(np.arange(self.size.batch, dtype=np.int32).reshape(-1, 1) * rows)
             if self._slot is not None:
                 first = self._slot * rows

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from rlx.records import Record, field
 
 GUESSES = 7  # guesses in a run by default: eight rows cost about as much as one
@@ -59,6 +62,13 @@ class Guesser(Record, frozen=False):
     _right: float = 0.0
     _tried: float = 0.0
 
+    def follow(self, prompt: npt.NDArray[np.int32], made: Sequence[int]) -> None:
+        """Reads what a sequence has beyond the history, which then has its whole text, the prompt and what it made."""
+        seen = len(self.history)
+        if seen < len(prompt) + len(made):
+            self.history += [*prompt[seen:].tolist(), *made[max(seen - len(prompt), 0) :]]
+            self.guesses = []
+
     def guess(self, most: int) -> list[int]:
         """Up to `most` tokens that may follow the history."""
         if not self.guesses:
@@ -86,12 +96,14 @@ class Pace:
         self._seconds: dict[Hashable, float | None] = {}
 
     def add(self, kind: Hashable, seconds: float) -> None:
-        """Records the time of a run. The first run of a kind is ignored, since it may include compilation."""
+        """Records the time of a run. The first run of a kind is ignored, since it may include compilation, and of what
+        is longer than twice the time so far only that much counts: something else may have held that run up."""
         if kind not in self._seconds:
             self._seconds[kind] = None
             return
         before = self._seconds[kind]
-        self._seconds[kind] = seconds if before is None else FORGETTING * before + (1 - FORGETTING) * seconds
+        recent = seconds if before is None else min(seconds, 2 * before)
+        self._seconds[kind] = recent if before is None else FORGETTING * before + (1 - FORGETTING) * recent
 
     def of(self, kind: Hashable) -> float | None:
         """The seconds of a run, None where none is known."""

@@ -180,7 +180,7 @@ def _cost(node: Node) -> Cost:
 register(
     Op(_OP, "attention", _infer, _reference, "torch: rotation, index_put, softmax", _vjp,
        kernel="attention_step", decompose=_decompose, contracts=True, cost=_cost,
-       renews=lambda attrs: ((3, 1), (4, 2)))
+       renews=lambda attrs: ((3, 1), (4, 2)), strided=(0, 1, 2))
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 
 from rlx.errors import DTypeError, OutOfDeviceMemory, RlxError
 from rlx.models import load
+from rlx.models.language import batch as batch_module
+from rlx.models.language import speculation
 from rlx.models.language.batch import Batch, Token
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.graph import Picking
@@ -403,3 +406,36 @@ def test_guesses_of_models_that_take_nothing_back_are_refused(tmp_path: Path) ->
     folder = tiny.write_mamba(tmp_path)
     with load(folder, "cpu", context=32) as model, pytest.raises(DTypeError, match="lookup: the model is recurrent"):
         model.batch(2, lookup=True)
+
+
+def test_guesses_that_are_wrong_are_rarely_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no guess is right and a run over guesses takes twice as long as a step, few such runs are made, and most
+    steps do not look for guesses; once these are right, the runs come again. The text stays the same."""
+    clock, looks, right = 0.0, 0, list[int]()
+
+    def look_up(self: Any, history: Any, count: int) -> list[int]:
+        nonlocal looks
+        looks += 1
+        return right[len(history) :][:count] if right else [history[-1] ^ 1] * count
+
+    monkeypatch.setattr(speculation.LookUp, "__call__", look_up)
+    monkeypatch.setattr(batch_module, "time", SimpleNamespace(perf_counter=lambda: clock))
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 256})
+    with load(folder, "cpu", context=256) as model, model.batch(2, lookup=True) as batch:
+        program, turns = batch._decoder.program, batch._decoder.turns
+
+        def timed(size: int, head: Any, *settings: Any) -> Any:
+            nonlocal clock
+            clock += {"next": 1 / turns, "guessed": 2.0}.get(head, 0.0)
+            return program(size, head, *settings)
+
+        monkeypatch.setattr(batch._decoder, "program", timed)
+        want = list(model.tokens([4, 7, 9], 240))
+        batch.add([4, 7, 9], 240)
+        made = [token for _ in range(110) for token in batch.step()]
+        tried, looked = batch.tried, looks
+        right += [4, 7, 9, *want]
+        while not made[-1].ended:
+            made += batch.step()
+    assert [token.token for token in made] == want
+    assert tried < 40 and looked < 20 and batch.right > 50

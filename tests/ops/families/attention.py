@@ -183,10 +183,23 @@ def _all_three(d: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor, **at
     return dq * 1.5 + ops.sum(ops.sin(dk)) * 0.5 + ops.sum(ops.cos(dv)) * 0.25
 
 
+def _updated(
+    q: Any, k: Any, v: Any, keys: Any, values: Any, rows: Array, position: Array, cos: Any, sin: Any, interleaved: bool
+) -> list[Array]:
+    torch = outside("torch")
+    at = torch.from_numpy(np.clip(position, 0, len(cos) - 1).astype(np.int64))
+    q, k, v, keys, values, cos, sin = (torch.tensor(np.array(t, np.float64)) for t in (q, k, v, keys, values, cos, sin))
+    q, k = (_rotated(torch, x, cos[at], sin[at], interleaved) for x in (q, k))
+    there = torch.from_numpy((rows >= 0) & (rows < len(keys)))
+    place = (torch.from_numpy(rows.astype(np.int64))[there],)
+    return [t.numpy() for t in (q, keys.index_put(place, k[there]), values.index_put(place, v[there]))]
+
+
 JUDGES: dict[str, Judge] = {
     "torch.nn.functional.scaled_dot_product_attention": _attention,
     "torch.autograd of scaled_dot_product_attention": _attention_grad,
     "torch: rotation, index_put, softmax": _step,
+    "torch: rotation, index_put": _updated,
     "torch: scaled_dot_product_attention, logsumexp": _sums,
     "torch.autograd with given sums": _sums_grad,
 }

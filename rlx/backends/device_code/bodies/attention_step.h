@@ -7,7 +7,8 @@
 // parts into which the keys are cut, one for each workgroup; the last to arrive adds them up in order. TURNED: pairs that
 // are turned, INTERLEAVED: as in rope.h. WINDOWED: at most `window` keys before the own one are seen. CAPPED: scores are
 // bent at `cap`. SINKS: each head has one more term in its total. RING: `at` is position[b] from 0 on, whose row is that
-// modulo `rows`; window < rows, so that the keys that are seen lie in other rows.
+// modulo `rows`; window < rows, so that the keys that are seen lie in other rows. ACROSS: how many heads a row of the
+// matrix has of which q, k and v are columns; 0 where each of them is by itself.
 #include "attention_sums.h"
 #include "begin.h"
 #include "pair.h"
@@ -15,42 +16,12 @@
 #define KEY_ROW(i) (RING && (i) >= rows ? (i) - rows : (i))
 #include "attention_streams.h"
 #include "attention_parts.h"
-#define NEAR_f32(x) (x)
-#define NEAR_f16(x) p_round_f16(x)
-#define NEAR_bf16(x) p_round_bf16(x)
-#define NEAR(x) RLX_JOIN(NEAR_, T)(x)
+#include "turned.h"
 #define SIZE (LANES * PER)
 
 SHARED bool last;
 SHARED vec4 fresh[(ROWS + 2u) * LANES * QUADS];  // ROWS queries, the new key, the new value, as the cache stores them
 
-// Of two addresses, which are words in GLSL: SwiftShader's compiler dies of a choice of two pointers.
-#ifdef RLX_GLSL
-#define ONE_OF(first, a, b) ((first) ? uvec2(a) : uvec2(b))
-#else
-#define ONE_OF(first, a, b) ((first) ? (a) : (b))
-#endif
-
-RLX_FN vec4 near4(const vec4 v) { return VEC4(NEAR(v.x), NEAR(v.y), NEAR(v.z), NEAR(v.w)); }
-
-// Elements c … c + 3 of a row of a head, turned by entry `entry` of the tables and rounded as the cache stores them.
-RLX_FN vec4 turned(PTR(TA) x, PTR(f32) cosine, PTR(f32) sine, const uint entry, const uint c) {
-    const vec4 a = LOAD4(TA, x, c / 4u);
-    if (c >= 2u * TURNED) return near4(a);
-    if (INTERLEAVED) {
-        const uint i = entry + c / 2u;
-        const float c0 = LOAD(f32, cosine, i), c1 = LOAD(f32, cosine, i + 1u);
-        const float s0 = LOAD(f32, sine, i), s1 = LOAD(f32, sine, i + 1u);
-        return near4(VEC4(a.x * c0 - a.y * s0, a.y * c0 + a.x * s0, a.z * c1 - a.w * s1, a.w * c1 + a.z * s1));
-    }
-    const bool second = c >= TURNED;
-    const uint i = second ? c - TURNED : c;
-    const vec4 b = LOAD4(TA, x, (second ? i : c + TURNED) / 4u);
-    const vec4 o = LOAD4(f32, cosine, (entry + i) / 4u);
-    vec4 s = LOAD4(f32, sine, (entry + i) / 4u);
-    if (!second) s = scaled(s, -1.0f);
-    return near4(VEC4(a.x * o.x + b.x * s.x, a.y * o.y + b.y * s.y, a.z * o.z + b.z * s.z, a.w * o.w + b.w * s.w));
-}
 // A token's position, and its row in the cache.
 RLX_FN uint position_of(const int position, const uint rows) {
     const int at = larger_i(position, 0);
@@ -100,7 +71,8 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
     if (from < to) { READ_KEYS(wk, wv, from, to, pk, pv, step, step) }
     for (uint i = THREAD; i < (split == 0u ? ROWS + 2u : ROWS) * LANES * QUADS; i += 256u) {
         const uint r = i / (LANES * QUADS), c = i % (LANES * QUADS);
-        const uint row = r < ROWS ? kv * SHARE + least(r0 + r, SHARE - 1u) : kv;
+        const uint across = ACROSS > 0u ? ACROSS : r < ROWS ? KV_HEADS * SHARE : KV_HEADS;
+        const uint row = b * across + (r < ROWS ? h * SHARE + least(r0 + r, SHARE - 1u) : h);
         PTR(TA) x = SKIP(TA, ONE_OF(r < ROWS, q, ONE_OF(r == ROWS, k, v)), row, SIZE);
         fresh[i] = r > ROWS ? near4(LOAD4(TA, x, c)) : turned(x, cosine, sine, entry, c * 4u);
         if (r >= ROWS && r0 == 0u) {

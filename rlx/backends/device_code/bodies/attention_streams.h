@@ -10,26 +10,33 @@
 #define LOWER RLX_JOIN(LOWER_, T)
 #define UPPER RLX_JOIN(UPPER_, T)
 #define QUADS (PER / 4u)  // of a thread, in a row
+#ifndef STREAMS
 #define STREAMS (256u / LANES)
+#define STREAM_ROWS ROWS    // rows of all streams
+#define STREAM_ROW(r) (r)  // the number among them of row r of the own stream
+#endif
 #define TOGETHER (ROWS < 2u ? 1u : 2u)  // rows whose sums lie in shared memory at once
 
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(lanes_sum, LANES, plus)
 
 SHARED vec4 tile[TOGETHER * 256u * QUADS];  // [row][stream][lane][quad]
-SHARED float stream_tops[ROWS * STREAMS];   // [row][stream], as the next two
-SHARED float stream_totals[ROWS * STREAMS];
-SHARED float factors[ROWS * STREAMS];  // of the streams' sums
-SHARED float tops[ROWS];
+SHARED float stream_tops[STREAM_ROWS * STREAMS];   // [row][stream], as the next two
+SHARED float stream_totals[STREAM_ROWS * STREAMS];
+SHARED float factors[STREAM_ROWS * STREAMS];  // of the streams' sums
+SHARED float tops[STREAM_ROWS];
 
 RLX_FN float dot_of(const vec4 a, const vec4 b, const float sum) {
     return FMA(a.w, b.w, FMA(a.z, b.z, FMA(a.y, b.y, FMA(a.x, b.x, sum))));
 }
 RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * by, v.z * by, v.w * by); }
 
-// The row of the i-th key, where a cache's rows are not the keys in their order.
+// The row of the i-th key, where a cache's rows are not the keys in their order; and unit i of keys or values.
 #ifndef KEY_ROW
 #define KEY_ROW(i) (i)
+#endif
+#ifndef KEY_UNIT
+#define KEY_UNIT(p, i) LOAD_ONCE(p, i)
 #endif
 
 // Four keys and values of a stream, from k0 on, from units of pk and pv whose rows are k_step and v_step units apart.
@@ -37,11 +44,11 @@ RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * b
 #define READ_KEYS(wk, wv, k0, to, pk, pv, k_step, v_step)                                        \
     UNROLL for (uint n = 0u; n < 4u; n++) {                                                      \
         const uint i = least((k0) + n * STREAMS + stream, (to) - 1u);                            \
-        wk[n] = LOAD_ONCE(pk, KEY_ROW(i) * (k_step) + lane);                                     \
+        wk[n] = KEY_UNIT(pk, KEY_ROW(i) * (k_step) + lane);                                      \
     }                                                                                            \
     UNROLL for (uint n = 0u; n < 4u; n++) {                                                      \
         const uint i = least((k0) + n * STREAMS + stream, (to) - 1u);                            \
-        wv[n] = LOAD_ONCE(pv, KEY_ROW(i) * (v_step) + lane);                                     \
+        wv[n] = KEY_UNIT(pv, KEY_ROW(i) * (v_step) + lane);                                      \
         if ((k0) + n * STREAMS + stream >= (to)) wv[n] = UVEC4(0u, 0u, 0u, 0u);                  \
     }
 
@@ -91,13 +98,13 @@ RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * b
 #define MEET_STREAMS                                                                    \
     if (lane == 0u) {                                                                   \
         UNROLL for (uint r = 0u; r < ROWS; r++) {                                       \
-            stream_tops[r * STREAMS + stream] = top[r];                                 \
-            stream_totals[r * STREAMS + stream] = total[r];                             \
+            stream_tops[STREAM_ROW(r) * STREAMS + stream] = top[r];                     \
+            stream_totals[STREAM_ROW(r) * STREAMS + stream] = total[r];                 \
         }                                                                               \
     }                                                                                   \
     SHARE_SUMS(0u)                                                                      \
     BARRIER;                                                                            \
-    for (uint x = THREAD; x < ROWS * STREAMS; x += 256u) {                              \
+    for (uint x = THREAD; x < STREAM_ROWS * STREAMS; x += 256u) {                       \
         float greatest = -INFINITE;                                                     \
         for (uint s = 0u; s < STREAMS; s++) {                                           \
             greatest = larger(stream_tops[x / STREAMS * STREAMS + s], greatest);        \

@@ -1,44 +1,34 @@
 // Attention of a few queries against keys and values in pages: rows of heads, (pages, PAGE, kv_heads, D), of which a
-// table names those of each sequence, `n` of them. As attention_stream, each of the streams of LANES threads takes every
-// so-many-th key of its workgroup's part of the keys, keeps sums and a greatest score of its own, and the workgroup adds
-// its streams up at the end, always in the same order; cache_parts adds the parts up. A thread has sixteen bytes of
-// a row. Constants: see attention_masks.h. ROWS: the query rows of a workgroup, which share keys. IN_PARTS: whether there
-// are several parts. ALIGNED: rows of k and v may be read sixteen bytes at a time.
+// table names those of each sequence, `n` of them; read as attention_streams.h says. cache_parts adds up the parts of the
+// keys. Constants: see attention_masks.h. ROWS: the query rows of a workgroup, which share keys. IN_PARTS: whether there
+// are several parts. ALIGNED: rows of k and v may be read sixteen bytes at a time. MEMBERS: sequences of a workgroup, among
+// which its streams are shared: where there are many, few of so large workgroups run at once, and wait for what they read.
 #define M f32
 #define MASK 0u
 #include "attention_masks.h"
-#include "stream.h"
-#include "units.h"
-#define PER RLX_JOIN(PER_, T)
-#define LOWER RLX_JOIN(LOWER_, T)
-#define UPPER RLX_JOIN(UPPER_, T)
-#define QUADS (PER / 4u)  // of a thread, in a row
-#define STREAMS (256u / LANES)
+#define KEY_ROW(i) row_of(of, i, pages)
+#define KEY_UNIT(p, i) unit_of(p, i)
+#define STREAMS (256u / LANES / MEMBERS)
+#define STREAM_ROWS (MEMBERS * ROWS)
+#define STREAM_ROW(r) (member * ROWS + (r))
+#include "attention_streams.h"
 #define D (PER * LANES)
-#define UNIT RLX_JOIN(unit_, T)
 
-RLX_FN float plus(const float a, const float b) { return a + b; }
-LANES_OP(lanes_sum, LANES, plus)
-LANES_OP(group_sum, 256u, plus)
-LANES_OP(group_top, 256u, larger)
-
-SHARED vec4 tile[256u * QUADS];  // [stream][lane][quad]
-SHARED float tops[8];
-SHARED float wholes[8];
-
-RLX_FN float dot_of(const vec4 a, const vec4 b, const float sum) {
-    return FMA(a.w, b.w, FMA(a.z, b.z, FMA(a.y, b.y, FMA(a.x, b.x, sum))));
-}
-RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * by, v.z * by, v.w * by); }
 RLX_FN uvec4 unit_of(PTR(T) p, const uint i) {
     if (ALIGNED) return LOAD_ONCE(p, i);
-    return UNIT(p, 0u, i * PER, 0xffffffffu, 0u);
+    return RLX_JOIN(unit_, T)(p, 0u, i * PER, 0xffffffffu, 0u);
 }
 // The row in the pool of a sequence's key; numbers of pages beyond the pool are clamped.
 RLX_FN uint row_of(PTR(i32) table, const uint key, const uint pages) {
     const int page = larger_i(LOAD(i32, table, key / PAGE), 0);
     return uint(lesser_i(page, int(pages) - 1)) * PAGE + key % PAGE;
 }
+
+// The keys of a part, a multiple of the streams.
+RLX_FN uint part_size(const uint there, const uint splits) {
+    return ((there + splits - 1u) / splits + STREAMS - 1u) / STREAMS * STREAMS;
+}
+RLX_FN uint most(const uint a, const uint b) { return a > b ? a : b; }
 
 RLX_FN void paged_attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(i32) table, PTR(i32) lengths, PTR(T) y,
                                  PTR(f32) parts, const uint count, const uint heads, const uint kv_heads,
@@ -48,18 +38,30 @@ RLX_FN void paged_attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(i32) table, P
     const uint share = heads / kv_heads, mine = share * sq;  // the query rows that share a key head
     const uint groups = (mine + ROWS - 1u) / ROWS;
     const uint split = GROUP % splits, kv = GROUP / splits / groups, r0 = GROUP / splits % groups * ROWS;
-    if (kv * share >= count) return;
-    const uint b = kv / kv_heads, h0 = kv % kv_heads * share;
-    const uint first = kv % kv_heads * LANES, pitch = kv_heads * LANES;  // in units of sixteen bytes
+    const uint batch = count / heads, b0 = kv / kv_heads * MEMBERS, member = THREAD / (256u / MEMBERS);
+    if (b0 >= batch) return;
+    const uint b = least(b0 + member, batch - 1u), h0 = kv % kv_heads * share;
+    const uint pitch = kv_heads * LANES;  // in units of sixteen bytes
+    PTR(T) pk = SKIP(T, k, kv % kv_heads, D);
+    PTR(T) pv = SKIP(T, v, kv % kv_heads, D);
     PTR(i32) of = SKIP(i32, table, b, n_pages);
     const int len = key_count(lengths, b, sk), reach = int(window), shift = len - int(sq);
     const int begin = first_seen(0, shift, reach), end = after_seen(int(sq), shift, reach, len);
     const uint there = end > begin ? uint(end - begin) : 0u;
-    const uint chunk = ((there + splits - 1u) / splits + STREAMS - 1u) / STREAMS * STREAMS;
+    const uint chunk = part_size(there, splits);
     const uint from = split * chunk < there ? uint(begin) + split * chunk : uint(larger_i(begin, 0));
     const uint to = split * chunk < there ? (from + chunk < uint(end) ? from + chunk : uint(end)) : from;
+    // All members read as often as the one with the most keys.
+    uint longest = chunk;
+    if (MEMBERS > 1u) {
+        for (uint m = 0u; m < MEMBERS; m++) {
+            const int its = key_count(lengths, least(b0 + m, batch - 1u), sk), first = first_seen(0, its - int(sq), reach);
+            const int last = after_seen(int(sq), its - int(sq), reach, its);
+            longest = most(longest, part_size(last > first ? uint(last - first) : 0u, splits));
+        }
+    }
     const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
-    const uint lane = THREAD % LANES, stream = THREAD / LANES;
+    const uint lane = THREAD % LANES, stream = THREAD / LANES % STREAMS;
 
     vec4 query[ROWS * QUADS], out_[ROWS * QUADS];
     float top[ROWS], total[ROWS];
@@ -74,27 +76,15 @@ RLX_FN void paged_attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(i32) table, P
         top[r] = -INFINITE;
         total[r] = 0.0f;
     }
-    for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
+    for (uint done = 0u; done < longest; done += 4u * STREAMS) {
+        const uint k0 = from + done;
         uvec4 wk[4], wv[4];
         float scores[4u * ROWS];
-        uint rows_of[4];
-        // Beyond the part the last key is read again; its weight there is zero, and so is its v, which may be infinite.
-        UNROLL for (uint n = 0u; n < 4u; n++) {
-            rows_of[n] = row_of(of, least(k0 + n * STREAMS + stream, to - 1u), pages);
-            wk[n] = unit_of(k, rows_of[n] * pitch + first + lane);
+        READ_KEYS(wk, wv, k0, most(to, 1u), pk, pv, pitch, pitch)
+        if (from == to) {
+            UNROLL for (uint n = 0u; n < 4u; n++) wv[n] = UVEC4(0u, 0u, 0u, 0u);
         }
-        UNROLL for (uint n = 0u; n < 4u; n++) {
-            wv[n] = unit_of(v, rows_of[n] * pitch + first + lane);
-            if (k0 + n * STREAMS + stream >= to) wv[n] = UVEC4(0u, 0u, 0u, 0u);
-        }
-        UNROLL for (uint n = 0u; n < 4u; n++) {
-            const vec4 lower = LOWER(wk[n]), upper = UPPER(wk[n]);
-            UNROLL for (uint r = 0u; r < ROWS; r++) {
-                float sum = dot_of(query[r * QUADS], lower, 0.0f);
-                if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], upper, sum);
-                scores[n * ROWS + r] = lanes_sum(sum);
-            }
-        }
+        SCORE_KEYS(scores, wk)
         UNROLL for (uint r = 0u; r < ROWS; r++) {
             float greatest = top[r];
             UNROLL for (uint n = 0u; n < 4u; n++) {
@@ -106,57 +96,33 @@ RLX_FN void paged_attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(i32) table, P
                 scores[n * ROWS + r] = s;
                 greatest = larger(s, greatest);
             }
-            const float base = base_of(greatest), less = p_exp_f(top[r] - base);
-            top[r] = greatest;
-            total[r] *= less;
-            UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less);
-            UNROLL for (uint n = 0u; n < 4u; n++) {
-                const float w = p_exp_f(scores[n * ROWS + r] - base);
-                scores[n * ROWS + r] = w;
-                total[r] += w;
-            }
+            WEIGH_KEYS(scores, r, greatest)
         }
-        UNROLL for (uint n = 0u; n < 4u; n++) {
-            const vec4 lower = LOWER(wv[n]), upper = UPPER(wv[n]);
-            UNROLL for (uint r = 0u; r < ROWS; r++) {
-                FMA_ROW(out_[r * QUADS], scores[n * ROWS + r], lower)
-                if (QUADS == 2u) { FMA_ROW(out_[r * QUADS + QUADS - 1u], scores[n * ROWS + r], upper) }
-            }
-        }
+        ADD_VALUES(scores, wv)
     }
 
-    UNROLL for (uint r = 0u; r < ROWS; r++) {
-        const float greatest = group_top(top[r]), less = p_exp_f(top[r] - base_of(greatest));
-        const float whole = group_sum(lane == 0u ? total[r] * less : 0.0f);
-        UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less);
-        if (THREAD == 0u) {
-            tops[r] = greatest;
-            wholes[r] = whole;
-        }
-    }
-    UNROLL for (uint r = 0u; r < ROWS; r++) {
-        BARRIER;
-        UNROLL for (uint e = 0u; e < QUADS; e++) tile[THREAD * QUADS + e] = out_[r * QUADS + e];
-        BARRIER;
-        const uint row = r0 + r;
-        for (uint c = THREAD; c < D; c += 256u) {
-            float sum = 0.0f;
-            UNROLL for (uint s = 0u; s < STREAMS; s++) sum += ELEMENT(tile, s * D + c);
-            if (row < mine) {
+    MEET_STREAMS
+    UNROLL for (uint r = 0u; r < ROWS; r += TOGETHER) {
+        if (r > 0u) { NEXT_SUMS(r) }
+        for (uint f = THREAD; f < MEMBERS * TOGETHER * D; f += 256u) {
+            const uint m = f / (TOGETHER * D), g = f / D % TOGETHER, c = f % D, row = r0 + r + g;
+            if (row < mine && b0 + m < batch) {
                 // The parts are stored in the order of the result's rows.
-                const uint at = (b * sq + row % sq) * heads + h0 + row / sq, rows = count * sq;
+                const uint at = ((b0 + m) * sq + row % sq) * heads + h0 + row / sq, rows = count * sq;
+                const uint of_all = m * ROWS + r + g;
+                const float sum = streams_sum(of_all, g, m * STREAMS * LANES * PER + c);
                 if (IN_PARTS) {
                     // First the greatest score and the total of each part and row, then the sums.
                     PTR(f32) figures = SKIP(f32, parts, split * rows + at, 2u);
                     PTR(f32) sums = SKIP(f32, SKIP(f32, parts, splits * rows, 2u), split * rows + at, D);
                     if (c == 0u) {
-                        STORE(f32, figures, 0u, tops[r]);
-                        STORE(f32, figures, 1u, wholes[r]);
+                        STORE(f32, figures, 0u, tops[of_all]);
+                        STORE(f32, figures, 1u, streams_total(of_all));
                     }
                     STORE(f32, sums, c, sum);
                 } else {
                     PTR(T) py = SKIP(T, y, at, D);
-                    STORE(T, py, c, sum * inverse(wholes[r]));
+                    STORE(T, py, c, sum * inverse(streams_total(of_all)));
                 }
             }
         }

@@ -9,6 +9,7 @@ import math
 from rlx.backends.gpu.elementwise.strided import MAX_OPERANDS, View, broadcast, contiguous, launch_tree
 from rlx.backends.gpu.elementwise.tree import computable
 from rlx.backends.gpu.program.casts import THREADS, fits, stores
+from rlx.backends.gpu.program.columns import TAKES, columns_for
 from rlx.backends.gpu.program.images import last_shape, last_strides
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
@@ -77,7 +78,7 @@ def lower_elementwise(ctx: Lowering, node: Node) -> None:
             for t, s in zip(node.inputs, strides, strict=True)
         ]
         shape = last_shape(shape)
-    inputs = [View(ctx.ref(t), ctx.storage(t), s) for t, s in zip(node.inputs, strides, strict=True)]
+    inputs = [_view(ctx, node, t, s) for t, s in zip(node.inputs, strides, strict=True)]
     outputs = [View(ctx.ref(t), ctx.storage(t), contiguous(shape)) for t in node.outputs]
     trees = node_trees(node)
     if not any(_packed(v.storage, ctx.target.features) for v in (*inputs, *outputs)):
@@ -99,6 +100,26 @@ def lower_elementwise(ctx: Lowering, node: Node) -> None:
     for t, view in zip(node.outputs, outputs, strict=True):
         if _packed(ctx.storage(t), ctx.target.features):
             _launch(ctx, F32_TO_WORDS, t, [view.slot, ctx.ref(t)])
+
+
+def _view(ctx: Lowering, node: Node, t: Tensor, strides: tuple[int, ...]) -> View:
+    """An input, or the matrix that it is some columns of."""
+    whole = columns_for(ctx, node, t) if _reads_columns(ctx, node, t) else None
+    if whole is None:
+        return View(ctx.ref(t), ctx.storage(t), strides)
+    x, first = whole
+    return View(ctx.ref(x), ctx.storage(x), (x.shape[1], 1), first)
+
+
+def _reads_columns(ctx: Lowering, node: Node, t: Tensor) -> bool:
+    """Whether a fusion group may read t in the matrix that it is some columns of: with a result for each element, and
+    no words to unpack."""
+    features = ctx.target.features
+    whole = "trees" in node.attrs and t.ndim == 2 and t.shape == node.outputs[0].shape
+    return whole and not any(_packed(ctx.storage(x), features) for x in (*node.inputs, *node.outputs))
+
+
+TAKES[lower_elementwise] = lambda ctx, node, t: _reads_columns(ctx, node, t) and columns_for(ctx, node, t) is not None
 
 
 def _unpack(ctx: Lowering, t: Tensor) -> Ref:

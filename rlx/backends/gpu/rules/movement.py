@@ -20,6 +20,7 @@ from rlx.backends.gpu.elementwise.strided import (
     strides_of,
 )
 from rlx.backends.gpu.elementwise.tree import RAW16
+from rlx.backends.gpu.program.columns import read_in_place
 from rlx.backends.gpu.program.images import IMAGES, Mover, last_shape, last_strides
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
@@ -229,8 +230,11 @@ def lower_expand(ctx: Lowering, node: Node) -> None:
 
 @lowers("slice", when=moves_natively)
 def lower_slice(ctx: Lowering, node: Node) -> None:
-    """The input's strides times the steps, from the element at `starts`."""
+    """The input's strides times the steps, from the element at `starts`; nothing where all that read these columns read
+    them in the input."""
     x, y = node.inputs[0], node.output
+    if read_in_place(ctx, y):
+        return
     own = strides_of(ctx, x)
     strides = [s * step for s, step in zip(own, node.attrs["steps"], strict=True)]
     start = sum(s * a for s, a in zip(own, node.attrs["starts"], strict=True))

@@ -15,6 +15,7 @@ from rlx.ir import Node
 
 _LANES = (1, 2, 4, 8, 16, 32)  # threads of a key, sixteen bytes each
 _MIN_KEYS, _MAX_SPLITS = 128, 64  # keys of a part, and parts
+_MEMBERS = (4, 2)  # sequences of a workgroup where there are many: all run at once, and each reads more at a time
 PAGED_ATTENTION = declare(
     KernelDecl(
         "paged_attention",
@@ -24,7 +25,7 @@ PAGED_ATTENTION = declare(
         ),
         grid=(
             "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
-            "of b * kv_heads heads"
+            "head of MEMBERS of the b sequences"
         ),
         args=(
             *reads(q="T", k="T", v="T", table="i32", lengths="i32"), *writes(y="T", parts="f32"),
@@ -32,8 +33,8 @@ PAGED_ATTENTION = declare(
         ),
         headers=("prims",),
         variants={"T": FLOATS},
-        constants={"FLAGS": 8, "PAGE": 64, "LANES": 4, "ROWS": 1, "IN_PARTS": False, "ALIGNED": False},
-        trials=((8, 64, 8, 4, True, True), (15, 7, 2, 2, False, False), (9, 16, 32, 1, True, True)),
+        constants={"FLAGS": 8, "PAGE": 64, "LANES": 4, "ROWS": 1, "IN_PARTS": False, "ALIGNED": False, "MEMBERS": 1},
+        trials=((8, 64, 8, 4, True, True, 4), (15, 7, 2, 2, False, False, 1), (9, 16, 32, 1, True, True, 2)),
         subgroups=True,
         unroll=True,
     )
@@ -73,7 +74,9 @@ def lower_paged_attention(ctx: Lowering, node: Node) -> None:
     mine, cap = heads // kv_heads * sq, node.attrs["softcap"]
     keys = table.shape[1] * rows_of_page
     rows = min(8 if stored == f32 and not scales else 4, 1 << max(0, mine - 1).bit_length())
-    blocks = batch * kv_heads * math.ceil(mine / rows)
+    blocks = kv_heads * math.ceil(mine / rows)
+    members = 1 if scales else next((n for n in _MEMBERS if batch // n * blocks >= ctx.target.units // 2), 1)
+    blocks *= math.ceil(batch / members)
     splits = max(1, min(ctx.target.units // max(blocks, 1), math.ceil(keys / _MIN_KEYS), _MAX_SPLITS))
     whole = batch * heads * sq
     parts = ctx.scratch(splits * whole * (2 + d) * 4) if splits > 1 else ctx.ref(y)
@@ -90,7 +93,7 @@ def lower_paged_attention(ctx: Lowering, node: Node) -> None:
     else:
         kernel = PAGED_ATTENTION(
             T=stored.name, FLAGS=flags, PAGE=rows_of_page, LANES=d * stored.itemsize // 16, ROWS=rows,
-            IN_PARTS=splits > 1, ALIGNED=all(r.offset % 16 == 0 for r in refs[1:]),
+            IN_PARTS=splits > 1, ALIGNED=all(r.offset % 16 == 0 for r in refs[1:]), MEMBERS=members,
         )  # fmt: skip
         sizes = [batch * heads, heads, kv_heads, sq, pages, table.shape[1], window, splits]
         pointers = [*refs, ctx.ref(table), ctx.ref(lengths), ctx.ref(y), parts]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rlx.conformance.cases.attention import dense, step, sums
+from rlx.conformance.cases.attention import dense, step, sums, update
 
-OPS = (*dense.OPS, *step.OPS, *sums.OPS)
+OPS = (*dense.OPS, *step.OPS, *sums.OPS, *update.OPS)

@@ -28,7 +28,7 @@ _SIZES: tuple[Size, ...] = (
 )  # fmt: skip
 # The query and the new row are rounded to the caches' dtype. This changes a score by the rounding of its terms, and a
 # weight by the same amount relative to itself.
-_ROUNDED = {bf16: Tolerance("norm", nmse=1e-4, max_error=2e-2), f16: Tolerance("norm", nmse=1e-6, max_error=3e-3)}
+ROUNDED = {bf16: Tolerance("norm", nmse=1e-4, max_error=2e-2), f16: Tolerance("norm", nmse=1e-6, max_error=3e-3)}
 
 
 def _case(
@@ -49,7 +49,7 @@ def _case(
     name += f"-window{window}" * (window is not None) + f"-cap{softcap}" * (softcap is not None)
     name += "-sinks" * sinks + f"-ring{ring}" * bool(ring) + f"-{reach}" * (reach != "index")
     attrs = {"scale": d**-0.5, "window": window, "softcap": softcap, "interleaved": interleaved, "ring": bool(ring)}
-    return Case("attention_step", name, tuple(specs), attrs, _ROUNDED.get(cache, NORM))
+    return Case("attention_step", name, tuple(specs), attrs, ROUNDED.get(cache, NORM))
 
 
 def _all() -> Iterator[Case]:
@@ -115,10 +115,10 @@ def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
     return np.broadcast_to(some[:, None] & (y == 0), y.shape)
 
 
-_ANGLES = "cosines and sines of no angle: products with two of them exceed f32, and their difference is then NaN"
+ANGLES = "cosines and sines of no angle: products with two of them exceed f32, and their difference is then NaN"
 OPS = (
     Conformance(
         "attention_step", (_all,), (_step,), terms=_largest_value, undecided=_masked_nan,
-        without={(i, "wide"): _ANGLES for i in (6, 7)},
+        without={(i, "wide"): ANGLES for i in (6, 7)},
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Flag
 
 from rlx.driver.memory.plan import LiveRange, Slot
-from rlx.driver.memory.views import VIEW_ALIGNMENT, view_offset
+from rlx.driver.memory.views import VIEW_ALIGNMENT, cut_from, view_offset
 from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 from rlx.records import Record, field
@@ -48,7 +48,8 @@ def tensor_live_ranges(graph: Graph) -> dict[int, LiveRange]:
     """Each tensor's live range in node indices; `len(graph.nodes)` stands for the end of the run.
 
     Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end. The
-    input of a collective stays alive for some further collectives, since the nodes in between may overlap it.
+    input of a collective stays alive for some further collectives, since the nodes in between may overlap it; a matrix
+    whose columns a node may read where they are (`Op.strided`) until that node.
     """
     end = len(graph.nodes)
     last = last_uses(graph)
@@ -61,6 +62,9 @@ def tensor_live_ranges(graph: Graph) -> dict[int, LiveRange]:
                 last.update((t.id, max(last[t.id], meetings[-_BESIDE])) for t in node.inputs)
             meetings.append(i)
     for i, node in enumerate(graph.nodes):
+        for k in node.op.strided:
+            if (whole := cut_from(node.inputs[k])) is not None:
+                last[whole.id] = max(last[whole.id], i)
         for t in node.outputs:
             first[t.id] = 0 if node.op.leaf else i
             if node.op.leaf:

@@ -7,6 +7,7 @@ import math
 from rlx.backends.gpu.attention.choice import Problem, choose_step
 from rlx.backends.gpu.gemm.kernels import PAIRS
 from rlx.backends.gpu.program.casts import cast_ref, fits, stores
+from rlx.backends.gpu.program.columns import TAKES, column_refs, takes_heads, whole_heads
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.dtypes import f32
@@ -34,12 +35,12 @@ ATTENTION_STEP = declare(
         variants={"AB": PAIRS},
         constants={
             "LANES": 8, "ROWS": 1, "SPLITS": 1, "TURNED": 0, "INTERLEAVED": False, "WINDOWED": False, "CAPPED": False,
-            "SINKS": False, "RING": False, "KV_HEADS": 1, "SHARE": 1,
+            "SINKS": False, "RING": False, "KV_HEADS": 1, "SHARE": 1, "ACROSS": 0,
         },
         trials=(
-            (8, 4, 16, 32, False, False, False, False, False, 8, 4),
-            (16, 2, 5, 24, True, True, True, True, True, 3, 2),
-            (32, 8, 1, 0, False, True, False, False, False, 1, 5),
+            (8, 4, 16, 32, False, False, False, False, False, 8, 4, 48),
+            (16, 2, 5, 24, True, True, True, True, True, 3, 2, 0),
+            (32, 8, 1, 0, False, True, False, False, False, 1, 5, 7),
         ),
         subgroups=True,
         begins=True,
@@ -63,7 +64,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("attention_step", when=_native)
 def lower_attention_step(ctx: Lowering, node: Node) -> None:
-    """One launch; caches that are not updated in place are copied first."""
+    """One launch; caches that are not updated in place are copied first. Where q, k and v are columns of one matrix,
+    they are read there."""
     q, _, _, keys, values, _ = node.inputs[:6]
     tables, sinks = parts(node.inputs)
     y, *caches = node.outputs
@@ -78,13 +80,18 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
         ctx.target, Problem(batch, heads, kv_heads, 1, seen, size, kept, ctx.precision, units=True)
     )
     blocks = batch * kv_heads * math.ceil(heads // kv_heads / chosen.rows)
+    columns = whole_heads(ctx, node)
     splits, pairs = chosen.splits, tables[0].shape[1] if tables else 0
     kernel = ATTENTION_STEP(
         AB=f"{stored}_{kept}", LANES=chosen.lanes, ROWS=chosen.rows, SPLITS=splits, TURNED=pairs,
         INTERLEAVED=attrs["interleaved"], WINDOWED=window is not None, CAPPED=cap is not None, SINKS=sinks is not None,
         RING=attrs["ring"], KV_HEADS=kv_heads, SHARE=heads // kv_heads,
+        ACROSS=0 if columns is None else columns[0].shape[1] // size,
     )  # fmt: skip
-    fresh = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:3]]
+    if columns is None:
+        fresh = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:3]]
+    else:
+        fresh = column_refs(ctx, columns, node.inputs[:3])
     angles = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in tables] or [fresh[0]] * 2
     extra = fresh[0] if sinks is None else cast_ref(ctx, ctx.ref(sinks), ctx.storage(sinks), f32, sinks.size)
     target = ctx.ref(y)
@@ -97,3 +104,6 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
         [*fresh, *map(ctx.ref, caches), ctx.ref(node.inputs[5]), *angles, extra, target, partial, counters, *sizes,
          seen, float(attrs["scale"]), 0.0 if cap is None else cap],
     )  # fmt: skip
+
+
+TAKES[lower_attention_step] = takes_heads
