@@ -96,7 +96,7 @@ def compare(case: str, device: str, args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("other", type=Path)
+    parser.add_argument("other", type=lambda path: Path(path).resolve())  # workers start in other folders
     parser.add_argument("cases", nargs="*", default=CASES)
     parser.add_argument("--device", nargs="+", default=["cpu"])
     parser.add_argument("--shape", default="0.5b", help="of the language model that decodes (language/decoding.py)")
@@ -106,11 +106,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.worker:
         # rlx is the named tree's; the benchmarks are this file's, since those of another tree may lie elsewhere.
-        here = {Path(__file__).resolve().parent, HERE, args.other.resolve()}
+        here = {Path(__file__).resolve().parent, HERE, args.other}
         sys.path[:] = [str(args.other), *(p for p in sys.path if Path(p).resolve() not in here)]
         import rlx
 
-        if not Path(rlx.__file__).is_relative_to(args.other.resolve()):
+        if not Path(rlx.__file__).is_relative_to(args.other):
             raise SystemExit(f"{args.other} has no rlx: {rlx.__file__} was imported")
         sys.path.insert(0, str(HERE))
         serve(args.worker, args.device[0], args.shape, args.seconds)

@@ -30,10 +30,10 @@ def share_means(graph: Graph) -> Graph:
             (wide,) = new.add("cast", new.inputs([x]), {"dtype": f32}, node.label)
             (sums[key],) = new.add(node.op, [wide], {"axes": node.attrs["axes"], "keepdims": True}, node.label)
         mean = sums[key]
-        if mean.shape != node.output.shape:
-            (mean,) = new.add("reshape", [mean], {"shape": node.output.shape}, node.label)
         if mean.dtype != node.output.dtype:
             (mean,) = new.add("cast", [mean], {"dtype": node.output.dtype}, node.label)
+        if mean.shape != node.output.shape:
+            (mean,) = new.add("reshape", [mean], {"shape": node.output.shape}, node.label)
         new.put(node.outputs, [mean])
     return new.finish()
 

@@ -15,7 +15,8 @@ _MOST_BYTES = 1 << 16  # larger tensors take longer than a launch, and stay as t
 
 def sink_reshapes(graph: Graph) -> Graph:
     """f(reshape(x)) becomes reshape(f(x)) where an elementwise node made x, and the reshape adds or removes axes of one
-    element alone: then f and that node are one launch. Of several operands all must be such, from one shape."""
+    element alone: then f and that node are one launch. Of several operands all must be such, from one shape, but for
+    leaves, which are reshaped at no cost, and single functions of leaves, which are computed in that shape."""
     return remove_dead(rebuild(graph, _sunk), graph)
 
 
@@ -26,17 +27,42 @@ def _sunk(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Ten
     if node.output.type.nbytes > _MOST_BYTES or any(e.prim == "index" for e in linearize(node_trees(node))):
         return None
     numbers = [literal(t) is not None for t in inputs]
-    sources = {source(t).id: source(t) for t, number in zip(inputs, numbers, strict=True) if not number}
-    if not sources or any(not fusible(x.node) for x in sources.values()):
+    sources = [source(t) for t, number in zip(inputs, numbers, strict=True) if not number]
+    made = {x.shape for x in sources if fusible(x.node) and not _of_leaves(x)}
+    made = made or {x.shape for x in sources if fusible(x.node)}
+    if len(made) != 1 or shape in made or any(_sides(x.shape) != _sides(shape) for x in sources):
         return None
-    before = next(iter(sources.values())).shape
-    if any(x.shape != before for x in sources.values()) or before == shape or _sides(before) != _sides(shape):
-        return None
+    (before,) = made
     if any(t.size != 1 or len(t.shape) > len(before) for t, number in zip(inputs, numbers, strict=True) if number):
         return None
-    operands = [t if number else source(t) for t, number in zip(inputs, numbers, strict=True)]
+    if not all(x.shape == before or x.node.op.leaf or _of_leaves(x) for x in sources):
+        return None
+    operands = [t if number else _shaped(new, source(t), before) for t, number in zip(inputs, numbers, strict=True)]
     (y,) = new.add(node.op, operands, node.attrs, node.label)
     return new.add("reshape", (y,), {"shape": shape}, node.label)
+
+
+def _of_leaves(x: Tensor) -> bool:
+    """Whether x is one elementwise function of leaves and numbers."""
+    node = x.node
+    plain = len(node.outputs) == 1 and fusible(node) and "trees" not in node.attrs
+    if not plain or any(e.prim == "index" for e in linearize(node_trees(node))):
+        return False
+    given = [t for t in node.inputs if literal(t) is None]
+    if not given or any(t.ndim for t in node.inputs if literal(t) is not None):
+        return False
+    return all(source(t).node.op.leaf and _sides(t.shape) == _sides(x.shape) for t in given)
+
+
+def _shaped(new: Rewriter, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A source in this shape."""
+    if x.shape == shape:
+        return x
+    if x.node.op.leaf:
+        return new.add("reshape", (x,), {"shape": shape}, x.node.label)[0]
+    node = x.node
+    operands = [t if literal(t) is not None else _shaped(new, source(t), shape) for t in node.inputs]
+    return new.add(node.op, operands, node.attrs, node.label)[0]
 
 
 def source(t: Tensor) -> Tensor:

@@ -320,6 +320,30 @@ def test_a_sum_is_part_of_the_convolution_before_it() -> None:
     assert list(lowering.within.values()) == ["add+relu"]
 
 
+def _sums_of_products(graph: Graph) -> None:
+    """Sums of products with what they read, with a product, and one whose bias is computed and overwritten by then."""
+    x = graph.input("x", (1, 24, 6, 7), "f32")
+    weights = [graph.input(f"w{i}", (24, 24, 1, 1), "f32") for i in range(4)]
+    biases = [graph.input(f"b{i}", (24,), "f32") for i in range(6)]
+    y = rlx.relu(rlx.conv(x, weights[0], biases[0]) + x)
+    z = rlx.conv(y, weights[1], biases[1]) + rlx.conv(y, weights[2], biases[2])
+    early = rlx.conv(z, weights[3], rlx.exp(biases[3]))
+    z = early + rlx.conv(z, weights[2], rlx.exp(biases[4]))
+    graph.output("y", rlx.relu(z + rlx.conv(z, weights[3], biases[5])))
+
+
+@on_host
+@pytest.mark.parametrize("planner", ["reuse", "bump"])
+def test_a_sum_is_part_of_the_launch_that_adds_the_bias_of_a_product(planner: str) -> None:
+    with forcing(algorithm="library"):
+        graph, planned, lowering = program(_sums_of_products, planner)
+    feeds = {n: a.astype(np.float32) for n, a in _feeds(graph).items()}
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")["y"]
+    close(got, evaluate(graph, feeds, upcast=True)[graph.outputs["y"].id], nmse=1e-12, worst=1e-5)
+    # Each of six products has a bias; without the exponentials of two, the launches are those that add these.
+    assert [kernel_name(s) for s in lowering.steps].count("tree") == 2 + 6
+
+
 def _gradients(graph: Graph) -> None:
     """Weights' gradients through convolutions, norms over a batch's pixels, sums, and what joins and cuts channels."""
     x, first = graph.input("x", (2, 8, 6, 6), "bf16"), graph.input("v", (16, 8, 3, 3), "bf16")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rlx.backends.gpu.elementwise import strided
 from rlx.backends.gpu.elementwise.strided import View, broadcast, collapse, contiguous, launch_tree
 from rlx.backends.gpu.program.lowering import LOWERINGS, Lowering
-from rlx.backends.gpu.program.steps import Copy, FileKernel, Launch, Ref, TreeKernel
+from rlx.backends.gpu.program.steps import Copy, FileKernel, Language, Launch, Ref, TreeKernel
 from rlx.backends.gpu.program.target import Target
 from rlx.driver import Limits, MemoryPlan
 from rlx.dtypes import bf16, f32, f64, i32, i64, u8
@@ -350,3 +350,20 @@ def test_threads_of_long_trees_take_several_packs_after_a_long_prologue(long: bo
     assert threads(line, 1 << 24) == 1 << 24
     assert threads(curve, 1 << 22) == (1 << 20 if long else 1 << 22)
     assert threads(curve, 1 << 24) == ((1 << 24) // pack if long else 1 << 24)
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.parametrize("language", list(Language), ids=str)
+def test_threads_of_cuda_take_several_of_many_packs_of_halves(language: Language, dtype: Any) -> None:
+    target = Target(frozenset({"16bit_storage"}), language=language, packs=True)
+
+    def threads(rows: int) -> int:
+        lowering, shape = Lowering(Graph("packs"), MemoryPlan("bump"), target, "f32"), (rows, 64)
+        x, y = (View(Ref(name, 0, rows * 64 * dtype.itemsize), dtype, contiguous(shape)) for name in ("x", "y"))
+        line = View(Ref("line", 0, 64 * dtype.itemsize), dtype, (0, 1))
+        launch_tree(lowering, (expr.arg(0, dtype) + expr.arg(1, dtype),), shape, [x, line], [y])
+        (step,) = (s for s in lowering.steps if isinstance(s, Launch))
+        return 256 * math.prod(step.groups)
+
+    assert threads(1 << 15) == 1 << 19
+    assert threads(1 << 17) == 1 << (19 if language is Language.CUDA and dtype is bf16 else 21)

@@ -39,6 +39,19 @@ def test_what_is_reshaped_is_computed_before(shape: tuple[int, ...], two: bool) 
     assert fused(g) == 1
 
 
+@pytest.mark.parametrize("shape", [(6, 1, 1), (1, 6)])
+def test_leaves_and_functions_of_leaves_take_the_shape_of_what_is_computed(shape: tuple[int, ...]) -> None:
+    g = Graph("leaves")
+    x, w, v = g.input("x", (1, 6, 1)), g.input("w", (6,)), g.input("v", (6,))
+    y = rlx.exp(-x).reshape(shape) * rlx.sigmoid(w.reshape(shape))
+    g.output("y", rlx.tanh(y + v.reshape(shape)))
+    feeds = {n: np.linspace(-2, 2, 6, dtype=np.float32).reshape(t.shape) for n, t in g.inputs.items()}
+    after = sink_reshapes(g)
+    verify(after)
+    assert not differences(g, results(g, feeds), results(after, feeds))
+    assert sum(node.op.elementwise for node in optimize(g, verify=True)[0].nodes) == 1
+
+
 def test_other_reshapes_and_large_tensors_stay() -> None:
     for g in (reshaped((2, 3)), reshaped((1 << 16, 1), 1 << 16)):
         assert [n.op.name for n in sink_reshapes(g).nodes] == [n.op.name for n in g.nodes]

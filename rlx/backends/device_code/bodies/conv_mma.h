@@ -437,6 +437,13 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
         }
         SYNC_WARP;
 #ifdef WHOLE_RESULTS
+#ifndef RLX_GLSL
+        uint most = 0u;
+        UNROLL for (uint e = 0u; e < PUTS; e++) {
+            most = most_bits(most, units[stage + (e * PIXELS + LANE / (WARP_COLUMNS / 4u)) * ROW_C + quad]);
+        }
+        if (most >= NOT_FINITE)
+#endif
         {
             ROLLED for (uint e = 0u; e < 4u * PUTS; e++) {
                 const uint up = e / 4u * PIXELS + LANE / (WARP_COLUMNS / 4u), c = e % 4u, m = m0 + WARP_ROW(i) + up;

@@ -123,14 +123,14 @@
 #else
 #define ROLLED _Pragma("unroll 1")
 #endif
-// LOAD_AHEAD of what is soon read again, which stays in the cache of the multiprocessor.
+// LOAD_AHEAD of units beside which those of the next slices lie: the device's cache fetches 256 bytes at once.
 #ifdef RLX_GLSL
 #define LOAD_NEAR(to, at, p, i, there) LOAD_AHEAD(to, at, p, i, there)
 #else
 #define LOAD_NEAR(to, at, p, i, there) rlx_load_near(&units[at], (const uint4*)(p) + (i), there);
 RLX_FN void rlx_load_near(uint4* to, const uint4* from, const bool there) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;"
                  :
                  : "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16u : 0u)
                  : "memory");
@@ -148,4 +148,15 @@ RLX_FN void rlx_load_near(uint4* to, const uint4* from, const bool there) {
 #define BN_OF_l 128
 #undef UNITS
 #define UNITS(n) PANELS_IN_UNITS(n)
+#endif
+#ifndef RLX_GLSL
+// Whether one of the four sums of a unit is infinite or no number: then `most`, which begins at 0, becomes NOT_FINITE or
+// more. A tile looks at all its sums so, and only then for which of them are to be computed again. Through Vulkan, which
+// looks for these at once, the driver's code took longer with it (measured on an H200).
+#define NOT_FINITE 0xff000000u
+RLX_FN uint most_bits(const uint most, const uvec4 v) {
+    const uint x = v.x << 1, y = v.y << 1, z = v.z << 1, w = v.w << 1;
+    const uint xy = x > y ? x : y, zw = z > w ? z : w, four = xy > zw ? xy : zw;
+    return four > most ? four : most;
+}
 #endif

@@ -199,14 +199,24 @@ RLX_FN void conv_weight_mma_body(PTR(T) x, PTR(T) d, PTR(u32) meta, PTR(f32) y, 
         }
         SYNC_WARP;
         if (PARTS > 1u) {
-            ROLLED for (uint e = 0u; e < MATRICES * 8u; e++) {
-                const uint q = e / 4u * 32u + LANE, c = e % 4u;
-                const uint row = m0 + WARP_ROW(i) + q / (WARP_COLUMNS / 4u);
-                const uint column = n0 + WARP_COLUMN + q % (WARP_COLUMNS / 4u) * 4u + c;
-                const uint to = stage + q / (WARP_COLUMNS / 4u) * ROW_C + q % (WARP_COLUMNS / 4u);
-                const uint bits = c == 0u ? units[to].x : c == 1u ? units[to].y : c == 2u ? units[to].z : units[to].w;
-                if ((bits & 0x7f800000u) == 0x7f800000u && row < rows && column < columns) {
-                    SET_WORD(units[to], c, RLX_BITS(plain_sum(x, d, meta, deep, high, g, row, column, begin * BK, last)))
+#ifndef RLX_GLSL
+            uint most = 0u;
+            UNROLL for (uint e = 0u; e < MATRICES * 2u; e++) {
+                const uint q = e * 32u + LANE;
+                most = most_bits(most, units[stage + q / (WARP_COLUMNS / 4u) * ROW_C + q % (WARP_COLUMNS / 4u)]);
+            }
+            if (most >= NOT_FINITE)
+#endif
+            {
+                ROLLED for (uint e = 0u; e < MATRICES * 8u; e++) {
+                    const uint q = e / 4u * 32u + LANE, c = e % 4u;
+                    const uint row = m0 + WARP_ROW(i) + q / (WARP_COLUMNS / 4u);
+                    const uint column = n0 + WARP_COLUMN + q % (WARP_COLUMNS / 4u) * 4u + c;
+                    const uint to = stage + q / (WARP_COLUMNS / 4u) * ROW_C + q % (WARP_COLUMNS / 4u);
+                    const uint bits = c == 0u ? units[to].x : c == 1u ? units[to].y : c == 2u ? units[to].z : units[to].w;
+                    if ((bits & 0x7f800000u) == 0x7f800000u && row < rows && column < columns) {
+                        SET_WORD(units[to], c, RLX_BITS(plain_sum(x, d, meta, deep, high, g, row, column, begin * BK, last)))
+                    }
                 }
             }
         }

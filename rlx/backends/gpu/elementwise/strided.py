@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rlx.backends.gpu.elementwise.tree import PACK, has_functions, heavy, lanes
 from rlx.backends.gpu.program.images import last_shape
 from rlx.backends.gpu.program.lowering import Lowering
-from rlx.backends.gpu.program.steps import Access, Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu.program.steps import Access, Language, Ref, TreeKernel, TreeOperand
 from rlx.dtypes import DType
 from rlx.ir import Expr, Tensor
 from rlx.ir import expr as ex
@@ -19,6 +19,8 @@ MAX_OPERANDS = 14  # these, the meta block's address and n make 124 bytes of arg
 _THREADS = 256
 _SOFTWARE_ELEMENTS = 16
 _SPREAD = 1 << 18  # elements up to which every element gets a thread of its own
+_MANY_PACKS = 1 << 20  # from so many packs of results of 16 bits and less on, a thread of CUDA takes _PACKS of them
+_PACKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +158,14 @@ def launch_tree(
 
 def grid(ctx: Lowering, kernel: TreeKernel, count: int, sets: int = 1) -> tuple[int, int, int]:
     """The grid for `count` elements (packs, in a packed kernel) of each set of operands. On hardware each thread takes
-    one element while there are enough threads. A batched kernel reads addresses first, which on a software device takes
-    as long as several elements, so that a thread takes more of them."""
+    one element while there are enough threads, and several of many packs, which share what the kernel does first. A
+    batched kernel reads addresses first, which on a software device takes as long as several elements, so that a thread
+    takes more of them."""
     n = sets * count
     each = 1 if kernel.packed or n <= _SPREAD else lanes(kernel) * _in_turn(ctx, kernel, n)
+    narrow = all(o.storage.itemsize <= 2 for o in kernel.outputs)
+    if kernel.packed and narrow and ctx.target.language is Language.CUDA and sets == 1 and count >= _MANY_PACKS:
+        each = _PACKS
     if ctx.target.software and sets > 1:
         each = _SOFTWARE_ELEMENTS
     return (*ctx.groups(math.ceil(count / (_THREADS * each)))[:2], sets)

@@ -41,7 +41,7 @@ _PARTS_RATES = {2: {"s": 0.2e6, "t": 0.27e6}, 3: {"s": 0.1e6, "t": 0.15e6}}
 _PANEL_PARTS = {"t": (0.32e6, 2), "m": (0.39e6, 2)}  # rates of three parts by warpgroups, and their stages
 # The same rates for tf32, of which a slice has half as many terms.
 _TF32_RATES = {"t": 1.0e6, "m": 1.5e6, "l": 1.3e6}
-_PARTS_START_TERMS = 200
+_PARTS_START_TERMS = 100
 _LIBRARY_RATE = 1.3e5  # multiply-adds of f32 per µs of a multiprocessor by the vendor's library
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice

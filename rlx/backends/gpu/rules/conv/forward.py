@@ -264,7 +264,7 @@ def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
     else:
         strides = (0, inner * size, rows * size)
         ctx.emit(Gemm(a, b, product, rows, size, inner, *kinds, False, False, batch, *strides, precision, label))
-    if not plain:
+    if not plain and not (wide == stored and _join_later(ctx, node)):
         _join(ctx, node, product, wide, 1, target, stored)
 
 
@@ -388,25 +388,61 @@ def _narrow_bias(ctx: Lowering, node: Node, half: DType) -> tuple[Ref | None, in
     return _bias(ctx, node, half), 1
 
 
-def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> bool:
-    """Defers a convolution to its only reader if that adds a tensor, optionally followed by relu, so that one launch
-    does both; returns whether it did. It does not if a step in between overwrites the convolution's inputs."""
-    y, number = node.output, ctx.graph.nodes.index(node)
+def _sum_of(ctx: Lowering, node: Node) -> tuple[int, Node, Tensor, int] | None:
+    """The only reader of a convolution, if that adds another tensor of its shape, optionally followed by relu, and is
+    not lowered otherwise: its number, the node, the other tensor, and the kernel's constant RESIDUAL."""
+    y = node.output
     readers = ctx.readers.get(y.id, [])
-    if len(readers) != 1 or readers[0] == len(ctx.graph.nodes) or chosen.split_k > 1 or not ctx.lies_last(y):
-        return False
+    if len(readers) != 1 or readers[0] == len(ctx.graph.nodes):
+        return None
     end = ctx.graph.nodes[readers[0]]
     kind = _sums(end, y.dtype)
     if kind is None or end.output.id in ctx.instead or y.shape != end.output.shape:
-        return False
+        return None
     other = next((t for t in end.inputs if t.id != y.id), y)
+    return None if other is y or other.shape != y.shape else (readers[0], end, other, kind)
+
+
+def _overwritten(ctx: Lowering, tensors: Sequence[Tensor], node: Node, last: int) -> bool:
+    """Whether a step from the one after a node to node number `last` writes over one of the tensors."""
+    later = ctx.graph.nodes[ctx.graph.nodes.index(node) + 1 : last + 1]
+    written = [ctx.ref(t) for n in later for t in n.outputs if t.id in ctx.plan.slots]
+    return any(ref.overlaps(ctx.ref(t)) for ref in written for t in tensors)
+
+
+def _join_later(ctx: Lowering, node: Node) -> bool:
+    """Defers the epilogue of a product in f32, which lies in the result's place, to its only reader if that adds a
+    tensor, optionally followed by relu, and no step in between overwrites the bias; returns whether it did."""
+    y, found = node.output, _sum_of(ctx, node)
+    if found is None:
+        return False
+    last, end, other, kind = found
+    images = (y, other, end.output)
+    if {ctx.storage(t) for t in images} != {f32} or not ctx.last.isdisjoint(t.id for t in images):
+        return False
+    if _overwritten(ctx, node.inputs[2:], node, last):
+        return False
+
+    def both(ctx: Lowering, end: Node) -> None:
+        _join(ctx, node, ctx.ref(y), f32, 1, ctx.ref(end.output), f32, sums=(other, kind))
+
+    ctx.instead[end.output.id] = both
+    return True
+
+
+def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> bool:
+    """Defers a convolution to its only reader if that adds a tensor, optionally followed by relu, so that one launch
+    does both; returns whether it did. It does not if a step in between overwrites the convolution's inputs."""
+    y, found = node.output, _sum_of(ctx, node)
+    if found is None or chosen.split_k > 1 or not ctx.lies_last(y):
+        return False
+    last, end, other, kind = found
     result = ctx.ref(end.output)
-    if other is y or other.shape != y.shape or {other.id, end.output.id} - ctx.last:
+    if {other.id, end.output.id} - ctx.last:
         return False
     if result.overlaps(ctx.ref(other)) and result != ctx.ref(other):
         return False
-    between = [t for n in ctx.graph.nodes[number + 1 : readers[0] + 1] for t in n.outputs if t.id in ctx.plan.slots]
-    if any(ctx.ref(t).overlaps(ctx.ref(x)) for t in between for x in node.inputs):
+    if _overwritten(ctx, node.inputs, node, last):
         return False
 
     def both(ctx: Lowering, end: Node) -> None:
@@ -427,13 +463,17 @@ def _sums(node: Node, dtype: DType) -> int | None:
     return _SUM_TREES.get(trees if "trees" in node.attrs else explicit(trees))
 
 
+def _relu(x: ex.Expr) -> ex.Expr:
+    rule = get_op("relu").expr
+    assert rule is not None
+    return rule([x], {})
+
+
 def _sum_trees(dtype: DType) -> dict[tuple[ex.Expr, ...], int]:
     """The trees that `_sums` recognizes, with the arguments in either order; a sum is rounded before relu."""
-    relu = get_op("relu").expr
-    assert relu is not None
     sums = [ex.arg(i, dtype) + ex.arg(1 - i, dtype) for i in (0, 1)]
     return {explicit((t,)): 1 for t in sums} | {
-        explicit((ex.cast(relu([ex.Expr("cast", (t,), dtype)], {}), dtype),)): 2 for t in sums
+        explicit((ex.cast(_relu(ex.Expr("cast", (t,), dtype)), dtype),)): 2 for t in sums
     }
 
 
@@ -523,8 +563,10 @@ def _join(
     target: Ref,
     stored: DType,
     last: Sequence[int] = (),
+    sums: tuple[Tensor, int] | None = None,
 ) -> None:
-    """Adds up the parts in order, with bias and activation, in one pass; `last`: the shape whose channels lie last."""
+    """Adds up the parts in order, with bias and activation, in one pass; `last`: the shape whose channels lie last.
+    `sums`: a tensor of the result's order and dtype that is added to it, and 2 if relu follows."""
     y = node.output
     shape = last or (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
     nbytes = y.size * kept.itemsize
@@ -537,4 +579,8 @@ def _join(
         bias, kind = node.inputs[2], ctx.storage(node.inputs[2])
         inputs.append(View(ctx.ref(bias), kind, (*[0] * (len(last) - 1), 1) if last else (0, 1, 0)))
     tree = epilogue_tree(kept, kind, node.attrs.get("activation"), stored, (1.0,) * splits)
+    if sums is not None:
+        tree = tree + ex.arg(len(inputs), stored)
+        tree = _relu(tree) if sums[1] == 2 else tree
+        inputs.append(View(ctx.ref(sums[0]), stored, contiguous(shape)))
     launch_tree(ctx, [tree], shape, inputs, [View(target, stored, contiguous(shape))])
