@@ -229,6 +229,7 @@ class LanguageConfig(Record, kw_only=True):
     embedding_scale: float = 1.0
     learned_positions: bool = False
     tied: bool = False
+    tied_by_file: bool = False  # whether settings disagree on `tied`, so that a file with an output matrix is not tied
     logit_softcap: float | None = None
     norm_weight: bool = True
     norm_bias: bool = True  # whether layer norms have one
