@@ -257,7 +257,13 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                      "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
                      "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 24,
                      "use_bidirectional_attention": "vision", "tie_word_embeddings": False},
-                    {**BASE, **LAYERED, "head_dim": 12, "global_head_dim": 12, "vocab_size_per_layer_input": 100}),
+                    {**BASE, **LAYERED, "head_dim": 12, "global_head_dim": 12, "vocab_size_per_layer_input": 100},
+                    {**BASE, **LAYERED, "layer_types": ["sliding_attention", "full_attention"] * 3, "head_dim": 8,
+                     "global_head_dim": 12, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+                     "final_logit_softcapping": 3.0, "vocab_size_per_layer_input": 100, "rope_parameters": {
+                         "full_attention": {"rope_type": "proportional", "rope_theta": 500.0, "factor": 2.0,
+                                            "partial_rotary_factor": 0.5},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}}),
     "gemma3n_text": ({**BASE, **LAYERED, "layer_types": ["sliding_attention", "full_attention"] * 3, "head_dim": 12,
                       "num_kv_shared_layers": 3, "altup_num_inputs": 3, "altup_active_idx": 1, "laurel_rank": 5,
                       "intermediate_size": [48, 40, 48, 40, 56, 48], "final_logit_softcapping": 3.0,
@@ -267,7 +273,11 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                           "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}},
                      {**BASE, **LAYERED, "num_hidden_layers": 11, "head_dim": 8, "num_kv_shared_layers": 0,
                       "altup_correct_scale": False, "tie_word_embeddings": False},
-                     {**BASE, **LAYERED, "num_hidden_layers": 4, "head_dim": 12, "num_kv_shared_layers": 2}),
+                     {**BASE, **LAYERED, "num_hidden_layers": 4, "head_dim": 12, "num_kv_shared_layers": 2},
+                     {**BASE, **LAYERED, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 90,
+                      "head_dim": 12, "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.95] * 6,
+                      "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500.0},
+                                          "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}}),
     "zamba2": ({**SHARED, "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
                 "num_mem_blocks": 2, "use_shared_attention_adapter": True, "use_mem_rope": True, **ROPE,
                 "add_bias_linear": True, "adapter_rank": 5, "mamba_ngroups": 2, "time_step_min": 0.7},
@@ -747,7 +757,8 @@ tokens (8,192): rlx takes texts of one chunk, and refuses longer ones. Gemma 3n'
 `altup_coef_clip` while it trains, rlx does not; it takes row 0 of the table for inputs of layers where a token is not
 in it, Gemma 4's fails, and rlx refuses such a table. Zamba2's does not share blocks where `tie_word_embeddings` is
 false, which rlx refuses; with Nemotron-H's it passes over `time_step_min` in steps of one token, which rlx computes as
-in whole texts. llama.cpp leaves the windows of Phi-3 out, and computes Phi-3.5-MoE otherwise.
+in whole texts. llama.cpp leaves the windows of Phi-3 out, computes Phi-3.5-MoE otherwise, and in Gemma 3n divides the
+squares of n gates by n - 1 for their deviation, which shows where tiny folders have few.
 
 | `model_type` | folders | NMSE | served in | GGUF | llama.cpp |
 |---|---|---|---|---|---|

@@ -28,6 +28,7 @@ from rlx.models.language.config import (
     LanguageConfig,
 )
 from rlx.packed import PackedArray
+from rlx.packed.array import part_of
 from rlx.records import Record, field, replace
 
 Stored = npt.NDArray[Any] | PackedArray
@@ -315,11 +316,22 @@ def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
         return same_name(f"{layer.removesuffix('input_')}ln_attn.{part}", config, tensors)
     if config.parallel == 2 and f"{layer.removesuffix('post_attention_')}ln_attn.{part}" in tensors:
         return same_name(f"{layer.removesuffix('post_attention_')}input_layernorm.{part}", config, tensors)
+    before, mark, part = name.partition(".mlp.experts.")
+    if config.experts is not None and f"{before}.mlp.experts.gate_up_proj.weight" in tensors and part[:4] != "down":
+        n = config.experts.inner
+        start = 0 if part.startswith("gate") else n
+        return Recipe((f"{before}.mlp.experts.gate_up_proj.weight",), lambda values: _rows_of_each(values, start, n))
     before, mark, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
     if mark and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
         start = 0 if "gate_proj" in name else config.inner
         return rows(f"{before}mlp.up_proj.{rest}", start, start + config.inner)
     return same_name(name, config, tensors)
+
+
+def _rows_of_each(values: Sequence[Value], start: int, count: int) -> Value:
+    """Some rows of each matrix of a stack."""
+    (value,) = values
+    return value[:, start : start + count] if isinstance(value, Tensor) else part_of(value, 1, start, start + count)
 
 
 def stacked(names: Sequence[str]) -> Recipe:
