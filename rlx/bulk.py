@@ -348,8 +348,8 @@ class _Examples:
 
 
 def _of_task(what: str, model: Any, *tasks: str) -> None:
-    """Raises: RlxError for a model whose task is not among these, by its configuration and metadata alone; also as the
-    files' readers."""
+    """Checks a model's task by its configuration and metadata alone. Raises: RlxError if it is not one of `tasks`; what
+    reading the files raises."""
     from rlx.formats.gguf.encoders import ENCODERS
     from rlx.formats.gguf.reader import GgufFile
     from rlx.formats.huggingface import ModelFolder

@@ -350,7 +350,8 @@ def rounded(array: npt.NDArray[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def to_odd(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Numbers of more than 24 bits as the f32 on either side whose last bit is 1, unless they are an f32.
+    """Rounds numbers of more than 24 bits to odd: one that f32 does not hold becomes the f32 beside it whose last bit
+    is 1.
 
     A later rounding to at most 22 bits, in any direction, gives what it would give of the numbers themselves.
     Arrays of other dtypes stay as they are.

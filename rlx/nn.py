@@ -173,7 +173,8 @@ def group_norm(params: Params, x: Any, groups: int, eps: float = 1e-5) -> Any:
 
 
 def batch_norm_init(width: int, dtype: DTypeLike = f32) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(parameters, state): weight and bias, running mean, of zeros, and var, of ones (width,)."""
+    """(parameters, state), all of shape (width,): weight (ones) and bias (zeros); running mean (zeros) and var
+    (ones)."""
     params, state = norm_init(width, dtype=dtype), norm_init(width, dtype=dtype)
     return params, {"mean": state["bias"], "var": state["weight"]}
 

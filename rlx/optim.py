@@ -656,7 +656,7 @@ def _encoded(x: Any, signed: bool) -> Any:
     place = ops.where(size > decades[0].above, place, 0.0)
     if not signed:
         return ops.where(size > nearer_to_one, 255.0, place)
-    place = ops.where(x > nearer_to_one, 128.0, place)  # there is a 1, and no -1
+    place = ops.where(x > nearer_to_one, 128.0, place)  # the last value is 1, while -1 is not among them
     return ops.where(x < 0.0, 127.0 - place, 127.0 + place)
 
 

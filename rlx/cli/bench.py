@@ -367,7 +367,7 @@ def _table(found: Sequence[Contender]) -> list[str]:
 
 
 def _short(found: Sequence[Contender], runs: int) -> list[str]:
-    """Who was run less often than asked for, where any was."""
+    """A line that names the contenders with fewer runs than asked for, if any."""
     few = [f"{c.name} {len(c.times)}" for c in found if len(c.times) < runs]
     return [f"runs that there was time for, of {runs}: {', '.join(few)}; --seconds gives more"] if few else []
 

@@ -40,7 +40,7 @@ def _terminated() -> Iterator[None]:
 
 
 def _mixed(folder: Path, output: Path, mixture: str) -> list[str]:
-    """A folder in a mixture of types: its weights as they are lie in a file beside the output meanwhile."""
+    """Writes a folder as a GGUF file in a mixture of types, by way of a temporary file with the weights unchanged."""
     from tempfile import TemporaryDirectory
 
     from rlx.formats.gguf import read
@@ -55,7 +55,7 @@ def _mixed(folder: Path, output: Path, mixture: str) -> list[str]:
 
 
 def _one_of(word: T | None, option: T | None, name: str) -> T | None:
-    """What a word or an option gives. Raises: RlxError for both."""
+    """The value given as a word or by an option. Raises: RlxError if both are given."""
     if word is not None and option is not None:
         raise RlxError(f"convert: {word}, and {name} {option}: give one of them")
     return word if option is None else option

@@ -83,7 +83,7 @@ def embed(
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
         if isinstance(encoder, Transcriber):
             raise RlxError(f"{folder} holds a Whisper model, which writes what it hears; `rlx transcribe` takes it")
-        if isinstance(encoder, LanguageModel):  # it has no marks of its own around a text
+        if isinstance(encoder, LanguageModel):  # unlike encoders it puts no special tokens around a text
             before = encoder.reading.before(prompt_name, encoder.where)
             _check_tokens(encoder, sentences, before, "standard input" if file == "-" else file)
         settings: Any = {}

@@ -246,8 +246,8 @@ def _say_full(model: Any) -> None:
 
 
 def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) -> list[int] | None:
-    """The tokens of messages, of which the oldest turns go where they leave no room for an answer; None where the last
-    line alone is too long."""
+    """The tokens of the messages. Drops the oldest turns if they leave no room for an answer; None, with a message, if
+    the last line alone is too long."""
     room = min(_ANSWER, model.context // 4) if max_tokens is None else min(max_tokens, model.context // 2)
     first = 1 if messages[0]["role"] == "system" else 0
     if (least := len(model.chat_ids([*messages[:first], messages[-1]]))) > model.context:
@@ -265,7 +265,7 @@ def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) ->
 
 
 def _with_adapter(model: Any, folder: Path | None) -> str | None:
-    """The name of the adapter once it is loaded."""
+    """Loads an adapter, if one is given, and returns its name."""
     if folder is None:
         return None
     model.load_adapter("given", folder)
@@ -273,8 +273,8 @@ def _with_adapter(model: Any, folder: Path | None) -> str | None:
 
 
 def _print(pieces: Iterator[str], prepared: bool = False) -> str:
-    """Prints the pieces as they come; where the model's programs are not `prepared` yet, what is done before the first
-    one is drawn."""
+    """Prints the pieces as they come, and returns the text. Unless the model's programs are `prepared`, progress is
+    shown until the first piece."""
     text = ""
     with nullcontext() if prepared else drawn("before the first token"):
         piece = next(pieces, None)

@@ -136,8 +136,8 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
 
 
 def _draw_indices(model: Model, feeds: dict[str, Any], names: Sequence[str], rng: np.random.Generator) -> None:
-    """Draws those of the named integers anew that operators refuse, within the limits that these say: lengths and
-    indices into caches. What is refused for another reason the run will name."""
+    """Redraws the named integer inputs that operators refuse, such as lengths and indices into caches, within the
+    limits that the operators state. Other errors are left to the run."""
     from rlx.onnx.reader.call import OutOfRange
 
     for _ in names:
@@ -180,8 +180,8 @@ def _of_length(info: TensorInfo, lengths: Mapping[str, int]) -> TensorInfo:
 
 
 def _that_fit(model: Model, made: Callable[[int], dict[str, Any]], labels: Sequence[str]) -> dict[str, Any]:
-    """Inputs of the first length with which the model can be built. Raises: RlxError, what was wrong with the length 1
-    and how to give others."""
+    """Inputs of the first length with which the model can be built. Raises: RlxError if there is none, with the error
+    at length 1 and how to give lengths."""
     names, setting = plain(", ".join(labels)), f"--dim {plain(labels[0])}"
     feeds = made(1)
     try:

@@ -49,7 +49,8 @@ class Row(Record):
 
 
 class Part(Record):
-    """One way to use several cards: what a step is, the tokens that all ranks together have for it, and the rows."""
+    """One way to use several cards: what a step is, the tokens that all ranks compute in it (by the number of ranks),
+    and the table's rows."""
 
     title: str
     step: str
@@ -61,18 +62,18 @@ class Part(Record):
         return self.tokens(row.ranks) / row.seconds
 
     def each(self, row: Row) -> float:
-        """What each rank does, as a share of what one alone does."""
+        """The speed of each rank, as a share of the speed of one rank alone."""
         one = next((self.speed(r) / r.ranks for r in self.rows if not r.why_not), 1.0)
         return self.speed(row) / row.ranks / one
 
     def stop(self) -> Row | None:
-        """The first row whose ranks each do less than half of what one alone does."""
+        """The first row in which each rank has less than half the speed of one rank alone."""
         able = [row for row in self.rows if not row.why_not]
         at = stops([row.ranks for row in able], [self.speed(row) for row in able]) if able else None
         return next((row for row in able if row.ranks == at), None)
 
     def why(self) -> str:
-        """Where it stops scaling, and by what."""
+        """A sentence that says at how many ranks scaling stops, and why."""
         able = [row for row in self.rows if not row.why_not]
         none = next((f" {row.ranks} ranks cannot be: {row.why_not}" for row in self.rows if row.why_not), "")
         if not able:

@@ -161,8 +161,8 @@ class _Output:
 
 
 def _called(model: Path) -> str:
-    """The name of a file without its ending, or that of a folder (a link's own) as it is, which may have dots:
-    Llama-3.2-1B."""
+    """The model's default name: a file's name without its ending, or a folder's whole name, which may have dots
+    (Llama-3.2-1B). Links are not followed."""
     return os.path.basename(os.path.abspath(model)) if model.is_dir() else model.stem
 
 

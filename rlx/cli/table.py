@@ -20,9 +20,9 @@ def format_table(
 
 
 class Rows:
-    """A table whose rows are printed as they come, so that those that came stay where the command is stopped.
+    """A table whose rows are printed as they come, so that they remain if the command is stopped.
 
-    `widths`: what columns get whose cells are not known yet; a longer cell pushes the rest of its line aside. Cells are
+    `widths`: the widths of columns whose cells are not known yet; a longer cell moves the rest of its line. Cells are
     two spaces apart."""
 
     def __init__(self, titles: Sequence[str], right: Collection[str], widths: Mapping[str, int]) -> None:

@@ -44,7 +44,7 @@ def plainly_taken(parameters: list[Any]) -> list[Any]:
 
 
 def _plain(kind: Any, info: Any, value: Any) -> Any:
-    """The value as what typer would make of it; None where that is for typer to say."""
+    """The value as typer would convert it; None if typer itself has to convert or refuse it."""
     if kind is str:
         return value if type(value) is str else None
     if kind in (int, float):

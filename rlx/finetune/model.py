@@ -31,7 +31,8 @@ _SAMPLE = 1 << 14  # the approximate number of elements of a weight that its dig
 
 
 class ToTrain(NamedTuple):
-    """A language model to train: `loss(parameters, frozen, batch)`, or of all weights `loss(parameters, batch)`."""
+    """A language model to train. `loss` takes (parameters, frozen, batch) for an adapter, (parameters, batch) if all
+    weights are trained."""
 
     function: LanguageFunction
     adapted: AdaptedFunction | None

@@ -57,8 +57,8 @@ class Rows(Record, slots=False):
 
 
 def length_of(examples: Sequence[Example], most: int, batch: int, packed: bool) -> int:
-    """The length of the rows: that of the longest example, or, if examples share rows, at least so that all examples
-    fit into one batch; at most `most`."""
+    """The length of the rows: that of the longest example, if examples share rows, also long enough that one batch has
+    room for the tokens of all; at most `most`."""
     longest = max(len(e.ids) for e in examples)
     wanted = max(longest, -(-sum(len(e.ids) for e in examples) // batch)) if packed else longest
     return min(most, -(-wanted // STEP) * STEP)

@@ -299,7 +299,7 @@ class SentenceLoss:
 
 
 def _check(function: EncoderFunction, where: Path, adapted: bool) -> None:
-    """Raises: RlxError for a classifier, a reranker and other tasks, and for what is not written."""
+    """Raises: RlxError for a model that makes no embeddings, and for one whose trained weights could not be written."""
     files, config = function.files, function.files.config
     check_task("finetune", where, task_of(files.head, files.pooling), "embeddings")
     if adapted and isinstance(config, EncoderConfig) and config.joined and config.otherwise:

@@ -100,7 +100,8 @@ def with_original_length(scaling: Mapping[str, Any], content: Mapping[str, Any])
 
 
 def by_kind(where: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
-    """The RoPE settings of one kind of layers, without those that the classes ignore there, of which it warns."""
+    """The RoPE settings of one kind of layers. Settings that transformers' classes ignore there are removed, with a
+    warning."""
     result, old = dict(scaling), scaling.get("type")
     why = "rotary embeddings of kinds of layers go by rope_type"
     if old is not None and scaling.get("rope_type", old) == "default" != old:

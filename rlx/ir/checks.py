@@ -47,8 +47,7 @@ def limits_of(count: int, length: int | None, least: int = 0) -> npt.NDArray[np.
 
 
 def between(least: int, most: int) -> npt.NDArray[np.int32]:
-    """The limits of an input's values, least and greatest, in the form of `limits_of`; nothing is written to a
-    cache."""
+    """The limits of an input's values, in the form of `limits_of` but for values that index no cache."""
     return np.array([least, most, NOTHING, 0], np.int32)
 
 

@@ -211,7 +211,7 @@ class Encoder:
     texts may share a row (`share`)."""
 
     ends = False
-    text: Tensor | None = None  # it says which of a row's texts a token is of, where texts share rows
+    text: Tensor | None = None  # if texts share rows: the number of each token's text in its row
     slots = 1
 
     def __init__(

@@ -235,7 +235,7 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: EncoderSettings,
     if not sparse:
         return head
     if names.bias is not None:
-        both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # one of two names of the bias
+        both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # the bias has one of these names
         bias = both[0] if both[0] in tensors else both[1]
         head = replace(head, names={**found, "head.out.bias": bias}, unused=both)
     tied = content.get("tie_word_embeddings", True) and not _own(head, tensors, config)

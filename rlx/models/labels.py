@@ -1,4 +1,4 @@
-"""Logits of classifiers to labels: of texts, and of tokens, where tokens of one entity are merged as in transformers'
+"""Turns logits of classifiers into labels, of texts or of tokens. Tokens of one entity are merged as in transformers'
 pipelines."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Part:
         own = text[self.start : self.end]
         if tokenizer.word_pieces:
             self.inner = len(self.word) != len(own)
-        else:  # no blank on either side of its beginning
+        else:  # it continues a word if no blank is at its beginning or just before
             self.inner = self.start > 0 and " " not in text[self.start - 1 : self.start + 1]
         if tokenizer.unknown is not None and pieces.ids[index] == tokenizer.id_of(tokenizer.unknown):
             self.word, self.inner = own, False
@@ -92,7 +92,7 @@ def _words(parts: Sequence[_Part]) -> list[list[_Part]]:
 
 
 def _word(parts: list[_Part], labels: Labels, tokenizer: TextTokenizer, aggregation: Aggregation) -> dict[str, Any]:
-    """The label of a word: its first token's, that of the token with the highest score, or by the mean of scores."""
+    """The label of a word, from the scores of its first token, of the token with the highest score, or their mean."""
     if aggregation == "first":
         scores = parts[0].scores
     elif aggregation == "max":

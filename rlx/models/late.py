@@ -71,7 +71,7 @@ class LateTexts:
         fill = late.expansion if task == QUERY else None
         own = {QUERY: late.query_length, DOCUMENT: late.document_length}.get(task or "")
         most = own or self.longest
-        if fill is not None and (own or not fill.longer):  # longer queries are cut where their own length is told
+        if fill is not None and (own or not fill.longer):  # a query length of the model's own limits queries
             most = max(own or 0, fill.length) if fill.longer else fill.length
         if len(ids) > most:
             ids = np.concatenate([ids[: most - self._behind], ids[len(ids) - self._behind :]])

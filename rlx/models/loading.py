@@ -29,8 +29,8 @@ _ELSEWHERE = {  # files that other functions take, by their endings
 
 
 def check_path(what: str, path: Any) -> None:
-    """Raises: DTypeError for what is no path, ModelFormatError for one where nothing is, and for a file that other
-    functions take."""
+    """Checks a model's path. Raises: DTypeError if it is no path, FileMissing if nothing is there, ModelFormatError for
+    a file that other functions read."""
     if not isinstance(path, (str, os.PathLike)):
         raise DTypeError(
             f"{what}: {path!r:.60} is no path; give the text or Path of a GGUF file, or of a model's folder"
@@ -137,7 +137,7 @@ def load(
                 file, session, context=context, split=split, prefill_chunk=prefill_chunk, meeting=meeting, **half
             )
     folder = ModelFolder(path)
-    from rlx.models.encoders import is_encoder  # a GGUF file needs none of them
+    from rlx.models.encoders import is_encoder  # imported here, since a GGUF file needs neither
     from rlx.models.encoders.decoders import makes_embeddings
 
     if is_encoder(folder.config) or makes_embeddings(folder):

@@ -106,8 +106,9 @@ class Corrections:
     def start(
         self, rows_of: Callable[[str], npt.NDArray[Any] | PackedArray], seed: int
     ) -> dict[str, dict[str, npt.NDArray[np.float32]]]:
-        """Parameters that change nothing yet: A uniform within ± 1 / √inputs, as PEFT draws it, B zero, and DoRA's
-        magnitudes the lengths of the weights' rows, which `rows_of` gives by product."""
+        """Initial parameters, which leave the model's results unchanged: A is uniform within ± 1 / √inputs, as PEFT
+        draws it, B is zero, and DoRA's magnitudes are the lengths of the weights' rows, which `rows_of` gives by
+        product."""
         rng = np.random.default_rng(seed)
         result: dict[str, dict[str, npt.NDArray[np.float32]]] = {}
         for module, (outputs, inputs) in self.modules.items():

@@ -35,8 +35,8 @@ def slots_of(length: int) -> int:
 
 
 def runs_of(lengths: Sequence[int], longest: int, most: int, at_once: int, share: bool) -> Iterator[Run]:
-    """The runs for texts of these lengths, at most `longest`: of at most `most` rows and `at_once` tokens, or of one
-    row. The numbers of rows are powers of two, and no row is without a text."""
+    """The runs for texts of these lengths, at most `longest`. A run has at most `most` rows and `at_once` tokens, or
+    one row. Its number of rows is a power of two, and each row has a text."""
     alike: defaultdict[tuple[int, bool], list[list[int]]] = defaultdict(list)
     for row in _rows(lengths, longest) if share else [[i] for i in range(len(lengths))]:
         alike[size_of(_room(lengths, row), longest), len(row) > 1].append(row)
@@ -54,9 +54,9 @@ def _room(lengths: Sequence[int], texts: Iterable[int]) -> int:
 
 
 def _rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
-    """The texts of each row: the longest that is left, then always the longest of those after which texts of the
-    lengths that are left can fill the row to its end, or come nearest to it. Rows have room for a power of two of
-    tokens, as few sizes of full rows are."""
+    """The texts of each row. A row takes the longest text that is left, then texts, longest first, such that texts
+    still left can fill the row up completely, or as nearly as possible. A row's room is a power of two of tokens, so
+    that there are few sizes."""
     texts: defaultdict[int, list[int]] = defaultdict(list)
     for i in range(len(lengths)):
         texts[_room(lengths, (i,))].append(i)
@@ -88,7 +88,7 @@ def _rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
 
 
 def _sums_of(sizes: Iterable[int], most: int) -> int:
-    """The numbers up to `most` that are sums of these sizes, each as often as one likes, as the bits of an integer."""
+    """An integer whose bit n is set if n is a sum of these sizes, each used any number of times, for n up to `most`."""
     sums = 1
     for size in sizes:
         while size <= most:

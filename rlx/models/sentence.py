@@ -175,7 +175,7 @@ class SentenceEncoder(TextTasks, Closing):
 
     @property
     def width(self) -> int:
-        """The length of an embedding, of a sparse vector with its zeros, or of a token's vector."""
+        """The length of a text's embedding, of its sparse vector (zeros included), or of each token's vector."""
         if self.head is not None:
             widths = [step.out for step in self.head.steps if isinstance(step, Dense)]
             return widths[-1] if widths else self.head.out or self.config.hidden_size

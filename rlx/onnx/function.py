@@ -40,7 +40,8 @@ class OnnxFunction(Function):
 
     @staticmethod
     def of(model: Model, dims: Mapping[str, int]) -> tuple[OnnxFunction, dict[str, Array]]:
-        """The function of a model and its weights, tried with inputs of these dimensions, and of length 1."""
+        """The function of a model, and its weights. It is tried with inputs of these dimensions; others have length
+        1."""
         held = {n: a for n, a in model.weights.items() if a.ndim and _dtype(a) is not None and _dtype(a).is_float}
         inputs = {}
         for info in model.inputs:

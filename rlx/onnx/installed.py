@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def check() -> None:
     """Raises: ImportError for a version that is too old."""
-    from onnx import __version__  # it takes longer than all that a program needs that the cache has ready
+    from onnx import __version__  # slow to import; a program from the cache does not need it
 
     if tuple(int(n) for n in __version__.split(".")[:2]) < (1, 20):
         raise ImportError(

@@ -548,7 +548,7 @@ class Model(Closing):
             block = Block(self, nodes, dict.fromkeys(wanted), device, precision, constants, asking)
             if shared is not None:
                 shared[key] = block
-        else:  # what is equal at this length too is known to be constant by its identity
+        else:  # equal arrays become the block's own, since it tells its constants by identity
             known = block.constants
             constants = {n: known[n] if n in known and _key(known[n]) == _key(a) else a for n, a in constants.items()}
         run = Budget(budget.nbytes, budget.steps, budget.steps + len(nodes))

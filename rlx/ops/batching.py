@@ -310,7 +310,7 @@ def filters(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Se
 
 
 def batch_norm(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """The examples' channels side by side, as statistics of their own need them."""
+    """Merges examples and channels into one channel axis, so that each example has statistics of its own."""
     x, *statistics = _spread_all(inputs, flags, size)
     rank, (rows, channels) = x.ndim, x.shape[1:3]
     x = apply("transpose", x, perm=(1, 0, *range(2, rank)))
@@ -359,7 +359,7 @@ def _each(pred: Tensor, like: Tensor) -> Tensor:
 
 
 def batched_cond(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """The branch that is taken; both, and a choice between their results, where examples take different ones."""
+    """One cond where all examples take the same branch; else both branches, and `where` chooses for each example."""
     pred, *operands = inputs
     then, other = node.attrs["then"], node.attrs["otherwise"]
     if not flags[0]:

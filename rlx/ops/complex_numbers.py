@@ -217,7 +217,8 @@ def complex_leaves(skeleton: Any) -> list[bool]:
 
 
 def beside_pairs(axes: Sequence[int | None], skeleton: Any, ranks: Sequence[int]) -> list[int | None]:
-    """Axes of a structure's leaves, where that of pairs does not count; one past the others stays past the end."""
+    """The leaves' axes for arrays of pairs: axes are counted without the last axis, of pairs. An axis out of range
+    stays out of range."""
     result: list[int | None] = []
     for axis, pairs, rank in zip(axes, complex_leaves(skeleton), ranks, strict=True):
         if pairs and axis is not None:

@@ -29,9 +29,9 @@ else:
 
 
 class CreatedArray(np.ndarray[Any, np.dtype[Any]]):
-    """What these functions give outside a traced function: an array of NumPy that has `at`, as rlx's arrays have.
+    """What these functions return outside a traced function: a NumPy array that also has `at`, as rlx.Array does.
 
-    NumPy's functions give plain arrays of it."""
+    NumPy's functions return plain arrays for it."""
 
     @property
     def at(self) -> Any:

@@ -66,7 +66,7 @@ def integer_matmul(a: TensorLike, b: TensorLike, a_zero: TensorLike = 0, b_zero:
 
 def with_zero_points(op: str, a: TensorLike, b: TensorLike, /, **zeros: TensorLike) -> tuple[Tensor, ...]:
     """The operands and their zero points, i32 of rank 1. Raises: DTypeError for zero points that are no integers."""
-    numbers = []  # they take i32, not the dtype that they would take beside a and b
+    numbers = []  # ints become i32, not the dtype of a and b
     for what, z in zeros.items():
         if is_index(z) and not -(2**31) <= z < 2**31:
             raise DTypeError(f"{op}: {what}_zero is {z}; expected a number that i32 holds")

@@ -20,7 +20,7 @@ from rlx.ops.matmul import activated, check_activation
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
 
-_BIG, _LESS = 2.0**60, 2.0**-100  # squares of a larger x may overflow: it is made so much less first
+_BIG, _LESS = 2.0**60, 2.0**-100  # the limit of x beyond which squares may overflow, and the factor that x then gets
 
 
 def check_norm(op: str, x: TensorType, gamma: TensorType, attrs: Attrs) -> None:

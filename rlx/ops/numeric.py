@@ -115,8 +115,9 @@ minimum = _first_of_equals(np.minimum)
 
 
 def join_at(ufunc: np.ufunc, target: Array, key: Any, values: Array) -> None:
-    """`ufunc.at`, but of equal numbers an extreme keeps the first, as `maximum` does: in the reverse order it is the
-    one that x86 gives, and what equals the old number is that number."""
+    """`ufunc.at`, except that of equal numbers maximum and minimum keep the first, as `maximum` here does. On x86 NumPy
+    keeps the last one, so the updates are applied in reverse order; elements equal to the old number get the old
+    one."""
     if ufunc not in (np.maximum, np.minimum):
         ufunc.at(target, key, values)
         return

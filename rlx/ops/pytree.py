@@ -78,7 +78,7 @@ def register_node(
     nodetype: type, flatten_func: Callable[[Any], Any], unflatten_func: Callable[[Any, Any], Any]
 ) -> None:
     """Makes a class a container: `flatten_func(x)` gives (children, the rest), `unflatten_func(rest, children)` an
-    object of it. The rest is built into programs, so it has a hash. Raises: GraphError where the class is one
+    object of it. The rest is built into programs, so it must be hashable. Raises: GraphError where the class is one
     already."""
     _register(nodetype, _Node(flatten_func, unflatten_func, False))
 
@@ -170,7 +170,7 @@ Children = tuple[tuple[Any, ...], Any, "tuple[str, ...] | None", Callable[..., A
 
 def children_of(value: Any, leaf: Callable[[Any], bool]) -> Children | None:
     """The children of an object of a registered class or a dataclass, what it has beside them, the children's names,
-    and what rebuilds it; None of any other. A frozen dataclass without leaves is a value, not a container."""
+    and what rebuilds it; None for any other object. A frozen dataclass without leaves is a value, not a container."""
     kind: Any = type(value)
     if not _is_container_type(kind):
         return None

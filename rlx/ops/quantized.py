@@ -56,7 +56,7 @@ def _dequantize(q: Array, *, format: DType, dtype: DType) -> Array:
 
 
 def _dequantize_in_f32(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The elements in f32, as they are made, cast: for dtypes that a device's kernel does not write."""
+    """Dequantizes to f32 and casts: for dtypes that a device's kernel does not write."""
     return cast_to(apply("dequantize", *inputs, format=attrs["format"], dtype=f32), attrs["dtype"])
 
 
@@ -148,7 +148,7 @@ def _in_precision(op: str, inputs: tuple[Tensor, ...], attrs: Attrs, precision: 
         try:
             integers.types([t.type for t in inputs], attrs)
         except RlxError:
-            return apply(op, *inputs, **attrs)  # it says what is wrong, or takes what the other does not
+            return apply(op, *inputs, **attrs)  # accepts these inputs, or raises its own error
         op = integers.name
     return apply(op, *inputs, **attrs)
 

@@ -315,8 +315,8 @@ def grouped_affine(k: Lanes, x: Lane, n: int, high: int, most: int) -> tuple[Lan
     for iteration in range(3):
 
         def fitted(part: Lane, s: Lane, m: Lane, d: Lane = d, dm: Lane = dm) -> tuple[Lane, ...]:
-            """The best stored scale and minimum of each group beside a block's, the error, and what least squares
-            need for all groups."""
+            """The best stored scale and minimum of each group, given the block's d and dm; its error; and its terms of
+            the least-squares fit of d and dm."""
             near, low, best = k.rint(s * inverse(k, d)), k.rint(m * inverse(k, dm)), _Best(k)
             for a, b in _NEAR:
                 sc, mn = clipped(k, near + a, 0, most), clipped(k, low + b, 0, most)

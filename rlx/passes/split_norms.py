@@ -32,7 +32,7 @@ def split_norms(graph: Graph, support: SupportOf) -> Graph:
         x, gamma, beta, mean, var = (cast(t, work) for t in inputs)
         eps = new.add("constant", (), {"value": np.asarray(node.attrs["eps"], work.np)}, node.label)[0]
         scale = call("mul", gamma, call("rsqrt", call("add", var, eps)))
-        # Not the difference that the gradient computes: the image would be kept for it in f32.
+        # Not x - mean, which the gradient computes too: a shared difference would be kept, as an image in f32.
         y = call("mul", call("add", x, call("neg", mean)), scale)
         return [cast(call("add", y, beta), inputs[0].dtype)]
 

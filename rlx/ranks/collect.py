@@ -32,7 +32,8 @@ class Group(NamedTuple):
         return self.ranks.index(self.rank)
 
     def meet(self, tell: Tell, card: bytes | None = None) -> None:
-        """Waits until all ranks have come with the same card; by default that of the text that `tell` gives."""
+        """Waits until all ranks have called this with the same card, by default the digest of the text that `tell`
+        gives."""
         self.world.meet(self.rank, self.ranks, card_of(tell()) if card is None else card, tell)
 
     def all_reduce(self, x: Array, how: str) -> Array:

@@ -18,7 +18,7 @@ class Link(Record):
 
     @classmethod
     def of(cls, latency: float, bandwidth: float) -> Link:
-        """A link of so many seconds, and of so many bytes a second beyond these."""
+        """A link of this latency in seconds and this bandwidth in bytes a second."""
         return cls(((0.0, latency), (1e9, latency + 1e9 / bandwidth)))
 
     @property
@@ -45,10 +45,11 @@ class Links(Record):
     def seconds(self, op: str, nbytes: float, ranks: int) -> float:
         """How long a collective of `ranks` takes, each of which gives `nbytes`.
 
-        An all-reduce is taken as a ring's bytes, 2 (n - 1) / n of them over each link, and a tree's latency, log2 n
-        times that of two ranks. A gather or a scattered sum moves half of these for the whole array, an exchange and a
-        broadcast no more than an all-reduce. Over several machines the ranks of each scatter their sum, those of equal
-        place sum their parts over the far links, and each machine gathers them."""
+        An all-reduce is estimated from the bytes of a ring, 2 (n - 1) / n of the array over each link, and the latency
+        of a tree, log2 n times that of two ranks. A gather or a reduce-scatter moves half as many bytes, an exchange
+        and a broadcast no more than an all-reduce. Over several machines, the ranks of each machine reduce-scatter,
+        ranks of equal position all-reduce their parts over the links between machines, and each machine gathers
+        them."""
         if ranks == 1:
             return 0.0
         inner = ranks if self.far is None else math.gcd(ranks, self.machine)

@@ -432,7 +432,7 @@ def check_device(what: str, array: Array, device: Device) -> None:
 
 
 def _operators(name: str) -> None:
-    from rlx.runtime import eager as eager  # it attaches them
+    from rlx.runtime import eager as eager  # attaches the operators
 
 
 def _method(name: str) -> None:

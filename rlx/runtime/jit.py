@@ -215,7 +215,7 @@ class Jitted(Generic[P, R]):
         # By the types of arguments that are arrays and numbers, runs on their memory (rlx.runtime.eager.direct).
         # The second call makes one: False after the first, None where it cannot be; no dict for functions without any.
         self._direct: _Runs | None = None
-        self._begins: _Runs = {}  # what launches them on a GPU, by the same keys (rlx.runtime.eager.direct_launch)
+        self._begins: _Runs = {}  # launches on a GPU, by the same keys (rlx.runtime.eager.direct_launch)
         static = self._parameters.nums or self._parameters.names
         if self._session is None and not self._donate and dims is None and not static:
             self._direct = {}

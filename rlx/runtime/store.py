@@ -452,7 +452,7 @@ class Store(Closing):
 
     def replaced(self, names: Iterable[str]) -> None:
         """Notes that a run has given these states new values, which are valid as a whole."""
-        if not self._lengths:  # a step of training replaces hundreds
+        if not self._lengths:  # the usual case, without the lock: a training step has hundreds of names
             return
         with self.lock:
             for name in names:

@@ -118,7 +118,7 @@ class EncoderService(Service):
         asked = protocol.embeddings(
             body, (self.name,), encoder.max_length, self.limits.inputs, encoder.whole_width, tuple(encoder.prompts)
         )
-        before = encoder.prompt(asked.prompt_name)  # stands before texts; token ids are taken as they are
+        before = encoder.prompt(asked.prompt_name)  # put before texts, not before token ids
         prompted = await self.in_thread(encoder.left_out, before)
         texts = [before + text if isinstance(text, str) else text for text in asked.inputs]
         left_out = [prompted if isinstance(text, str) else 0 for text in texts]

@@ -240,7 +240,7 @@ class Engine:
     def _steps(self) -> None:
         parts: Iterator[None] | None = None  # what is left of the text that is being read
         seconds = 0.0  # the time of the last step
-        tokens: list[Token] = []  # those that are not handed over yet
+        tokens: list[Token] = []  # tokens not yet handed to the event loop
         turn = time.perf_counter()  # when the last ones were
         while True:
             with self._changed:
@@ -291,7 +291,7 @@ class Engine:
             outcome = job.join(parts)
         except RlxError as error:
             outcome = error
-        self._reading = None  # before the event loop can ask for another
+        self._reading = None  # first, since the event loop may then begin another
         self._call(_settle, job, outcome)
 
     def step(self, most: int) -> list[Token]:
@@ -332,7 +332,7 @@ class Engine:
             self._changed.notify()
 
     def _begin(self) -> None:
-        """Gives free slots to those whose turn it is."""
+        """Gives free slots to the sequences at the head of the queue."""
         while self.batch.free:
             with self._changed:
                 one = self._next()

@@ -1,4 +1,4 @@
-"""Guard: who may use the server, refusals in their shape, and the count of requests."""
+"""Guard: checks who may use the server, writes errors in the API's JSON, and counts requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ELSEWHERE = {
     "/healthz": "/health", "/ping": "/health", "/ready": "/health", "/generate": "/v1/completions",
     "/v1/chat": "/v1/chat/completions", "/v1/score": "/v1/rerank", "/api/show": "/v1/models",
 }  # fmt: skip
-# Paths of what this server does not have, each with what to do instead.
+# Paths of OpenAI's API that this server lacks, each with what to do instead.
 _ABSENT = {
     "/v1/messages": "Anthropic's API is not spoken here; /v1/chat/completions, as in OpenAI's API, answers talks",
     "/v1/complete": "Anthropic's API is not spoken here; /v1/completions, as in OpenAI's API, goes on with a text",
@@ -68,7 +68,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         path, metrics = scope["path"], self.service.metrics
-        scope["app"] = self  # the router then raises what it has no route for
+        scope["app"] = self  # the router then raises an error for an unknown path
         status = 0
 
         async def counted(message: Any) -> None:

@@ -90,7 +90,7 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None],
         server.run(sockets=[listening])
     finally:
         writes.removeFilter(_told)
-        service.engine.close()  # not yet closed if a second signal ended the server at once
+        service.engine.close()  # still open if a second signal ended the server at once
     if service.engine.failure is not None:
         raise RlxError(f"serve: the model has stopped: {service.engine.failure}")
 
@@ -166,8 +166,9 @@ class _Connection(H11Protocol):  # type: ignore[misc,unused-ignore]
 
 
 def _look(protocol: Any, alive: set[Any], seconds: float, seen: Any) -> None:
-    """Closes a connection without a complete request since the last look; aborts one that was closing by then, whose
-    client does not read what was sent and would keep it open for ever."""
+    """Called every `seconds`. Closes a connection that has sent no complete request since the last call. Aborts one
+    that was closing already at that call, since its client does not read what was sent and would keep it open for
+    ever."""
     transport, cycle = protocol.transport, protocol.cycle
     idle = cycle is None or cycle.response_complete
     closing = transport is not None and transport.is_closing()

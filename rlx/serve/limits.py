@@ -15,9 +15,9 @@ class Limits(Record):
     waiting: int = 64  # sequences that wait for a slot
     choices: int = 16  # sequences of one request
     inputs: int = 256  # texts of one request for embeddings
-    responses: int = 256  # those that are kept for the ones that go on from them, and the bytes of their talks
+    responses: int = 256  # responses kept so that later requests can continue them, and the bytes of their messages
     response_bytes: int = 16 << 20
-    header_seconds: float = 10.0  # until a request's headers have come
+    header_seconds: float = 10.0  # the time in which a request's headers must arrive
     body_seconds: float = 30.0
     send_seconds: float = 30.0  # the time in which a client has to read what was sent
     request_seconds: float = 600.0

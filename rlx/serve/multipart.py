@@ -12,7 +12,7 @@ _MAX_HEADERS = 8 << 10  # bytes of a part's headers
 
 
 class Part(Record):
-    """A member of a form: its name, the name of its file, None where it is a text, and its bytes."""
+    """A member of a form: its name, its file's name (None for a text), and its bytes."""
 
     name: str
     file: str | None
@@ -20,7 +20,7 @@ class Part(Record):
 
 
 def parts(content: bytes, kind: str) -> list[Part]:
-    """The parts of a body, by its Content-Type. Raises: Refused for what is no form."""
+    """The parts of a body, by its Content-Type. Raises: Refused for a body that is no form."""
     boundary = _params("content-type", kind).get("boundary", "")
     if not 1 <= len(boundary) <= 70 or not boundary.isascii():
         raise Refused(400, "the Content-Type has no boundary of 1 to 70 ASCII characters")

@@ -18,7 +18,7 @@ from rlx.errors import RlxError, meant
 from rlx.models.language.graph import SCORED
 from rlx.records import Record
 
-# Members that say who asks and how to bill it; they change no answer.
+# Members that identify the user or concern billing; they do not change an answer.
 _IGNORED = frozenset(
     "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
     "moderation".split()
@@ -28,7 +28,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,), "echo": (False,), "suffix": ("",), "modalities": (["text"],), "audio": (), "prediction": (),
     "web_search_options": (), "verbosity": (), "functions": (), "function_call": (),
 }  # fmt: skip
-# Members of the requests of other servers, each with those that do the same here.
+# Members that requests to other servers have, each with the members that do the same here.
 _CALLED = {
     ("n_predict", "num_predict", "max_new_tokens", "max_length", "max_tokens_to_sample", "n_ctx"):
         ("max_tokens", "max_output_tokens"),
@@ -108,9 +108,9 @@ class Settings(Record):
     stop: tuple[str, ...]
     stream: bool
     usage: bool  # whether a stream ends with the counts
-    top_k: int | None = None  # no member of OpenAI's API, but known to many clients
+    top_k: int | None = None  # not in OpenAI's API, but many clients send it
     logprobs: int | None = None  # how many likeliest tokens to give with each token; None: no log-probabilities
-    min_p: float | None = None  # no member of OpenAI's API either, nor is the next
+    min_p: float | None = None  # not in OpenAI's API either, nor is `repetition`
     repetition: float = 1.0
     presence: float = 0.0
     frequency: float = 0.0
@@ -366,7 +366,7 @@ def embeddings(
 
 
 def rerank(body: dict[str, Any], models: Sequence[str], most: int) -> Rerank:
-    """At most `most` documents are taken; `models` are as of `embeddings`. Raises: Refused."""
+    """At most `most` documents are taken; `models`: as in `embeddings`. Raises: Refused."""
     fields, model = _checked_model(body, models)
     if model != models[0]:
         raise Refused(400, f"{model!r} is an adapter; documents are ranked by the model alone, {models[0]!r}", "model")

@@ -19,18 +19,18 @@ W = TypeVar("W", bound=Waits)
 
 
 class FairQueue(Generic[W]):
-    """Sequences that wait. First come those of the least priority; among these the turn is of the address that has had
-    the fewest tokens, of its users the one that has, and of a user's sequences the first. So clients share evenly, in
-    tokens, however much each of them asks at once.
+    """Sequences that wait for a slot. The lowest priority number is served first; within it the address that had the
+    fewest tokens, then that address's user with the fewest, then that user's sequences in order of arrival. So clients
+    share tokens evenly, however many requests each sends at once.
 
-    Who begins to ask starts at the count of the one whose turn was last: nobody saves up turns while away.
-    (Start-time fair queueing: Goyal et al., 1996.)"""
+    A client that was idle starts at the count of the one served last, so that nobody gains by waiting. (Start-time fair
+    queueing: Goyal et al., 1996.)"""
 
     def __init__(self) -> None:
         self._waiting: list[W] = []
         self._had: dict[tuple[str, ...], float] = {}  # tokens of each address, (address,), and user, (address, user)
         self._active: Counter[tuple[str, ...]] = Counter()  # sequences that wait or run
-        self._floor: dict[tuple[str, ...], float] = {}  # the count at the last turn, among addresses () and users
+        self._floor: dict[tuple[str, ...], float] = {}  # the last served client's count, by group of clients
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -47,7 +47,7 @@ class FairQueue(Generic[W]):
 
     @property
     def order(self) -> list[W]:
-        """Those that wait, the next one first."""
+        """The waiting sequences, the next to be served first."""
         came = {one.client[0]: -i for i, one in enumerate(reversed(self._waiting))}  # the first of each address
 
         def turn(one: W) -> tuple[float, ...]:
@@ -57,7 +57,7 @@ class FairQueue(Generic[W]):
         return sorted(self._waiting, key=turn)
 
     def begin(self, one: W) -> None:
-        """Takes out one that has its turn."""
+        """Removes a sequence from the queue, since it now has a slot."""
         self._waiting = [other for other in self._waiting if other is not one]
         for key in _keys(one):
             self._floor[key[:-1]] = max(self._floor.get(key[:-1], 0.0), self._had[key])
@@ -65,16 +65,16 @@ class FairQueue(Generic[W]):
                      if self._active[key] or had > self._floor.get(key[:-1], 0.0)}  # fmt: skip
 
     def charge(self, one: W, tokens: int) -> None:
-        """Counts tokens of one that has begun and has not ended."""
+        """Counts tokens of a sequence that has a slot."""
         for key in _keys(one):
             self._had[key] += tokens
 
     def end(self, one: W) -> None:
-        """Forgets one that has ended, or is given up while it waits."""
+        """Forgets a sequence that has ended, or that was cancelled while it waited."""
         self._waiting = [other for other in self._waiting if other is not one]
         self._active.subtract(_keys(one))
-        self._active += Counter()  # this drops users who have none
-        if not self._active:  # nobody is here to compare with
+        self._active += Counter()  # drops users and addresses without sequences
+        if not self._active:  # counts matter only between clients
             self._had.clear()
             self._floor.clear()
 

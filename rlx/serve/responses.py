@@ -343,7 +343,7 @@ class Told:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The talk with the answer, as a chat has it."""
+        """The conversation's messages, with the answer as the last one."""
         calls = [{"id": item["call_id"], "type": "function",
                   "function": {"name": item["name"], "arguments": item["arguments"]}}
                  for item in self.output if item["type"] == "function_call"]  # fmt: skip

@@ -14,7 +14,7 @@ class Shape:
     prefix, object, chunk = "cmpl", "text_completion", "text_completion"
 
     def first(self, index: int) -> dict[str, Any] | None:
-        """What a stream has for a sequence before its text."""
+        """The first entry of a sequence in a stream, before its text, if any."""
         return None
 
     def whole(self, piece: Piece) -> dict[str, Any]:
@@ -27,7 +27,7 @@ class Shape:
         return f'{{"index": {piece.index}, "text": {text}, "logprobs": {told}, "finish_reason": null}}'
 
     def last(self, piece: Piece) -> dict[str, Any]:
-        """What ends a stream. Tokens without text come with it."""
+        """The last entry of a sequence in a stream. It also has tokens that gave no text."""
         told = None if piece.text else self.logprobs(piece.scored)
         return {"index": piece.index, "text": "", "logprobs": told, "finish_reason": piece.reason}
 

@@ -108,7 +108,7 @@ class ToolText:
             if not start or start.startswith("{"):
                 return ""
             ready, self._held = self._held, ""
-            self._format = ToolFormat("\0", "", "")  # no text has it
+            self._format = ToolFormat("\0", "", "")  # a beginning of calls that no text contains
             return ready
         at = self._held.find(begin)
         if at >= 0:

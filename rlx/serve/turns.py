@@ -1,4 +1,4 @@
-"""Turns: what a service needs of an engine where requests are computed one after the other, in other threads."""
+"""Turns: runs requests one after the other in other threads, with the interface that a service expects of an engine."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class Turns:
         metrics.gauges |= {gauge: (what, lambda: self.running)}
 
     async def turn(self, compute: Callable[..., T], *args: object, again: bool = False) -> T:
-        """What `compute` gives in a thread of its own, when it is the request's turn; `again` for one that has had a
-        turn. Raises: Refused where too many requests wait, and as `compute`."""
+        """Calls `compute` in another thread when the request's turn comes, and returns its result. `again`: the request
+        has had a turn, so the limit on waiting requests does not apply. Raises: Refused if too many requests wait; what
+        `compute` raises."""
         if self.running > self._most and not again:
             raise busy(self._most)
         self.running += 1
@@ -45,7 +46,7 @@ class Turns:
         self.running -= 1
         self._turn.release()
         if not work.cancelled():
-            work.exception()  # nobody may be left who would ask for it
+            work.exception()  # marks the error as read, in case nobody awaits the result
 
     def start(self) -> None:
         pass

@@ -78,7 +78,7 @@ def write(
 
 
 def read(place: Path) -> Checkpoint:
-    """The newest checkpoint of a folder, or that of a file. Raises: CheckpointError for a missing or damaged one."""
+    """The newest checkpoint in a folder, or the one in a file. Raises: CheckpointError if it is missing or damaged."""
     path = place
     if not place.is_file():
         there = listed(place)

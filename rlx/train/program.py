@@ -301,7 +301,7 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
             if model.ranks is not None and model.zero:  # each rank holds a different part of the gradients
                 fine = ops.all_reduce(fine, model.ranks.axis, op="min")
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
-            for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # after a failure its values stay
+            for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # not replaced after a failure
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
             failed = ops.logical_or(anywhere, ops.logical_not(fine))
             if model.ranks is not None:  # a step is also void if another rank's host has not read a failure yet
@@ -343,7 +343,7 @@ def _rest(model: Model, g: Graph, declare: Declare, steps: Tensor | int) -> Rest
     carried = [] if model.carried is None else _declared(model.carried, declare)
     key = fold_in(declare("key", (2,), "i32"), steps) if model.keyed else None
     if key is not None and model.ranks is not None and not isinstance(steps, int):
-        key = fold_in(key, ops.axis_index(model.ranks.axis))  # so that each rank draws other random numbers
+        key = fold_in(key, ops.axis_index(model.ranks.axis))  # so that random numbers differ between ranks
     return Rest(frozen, carried, key)
 
 

@@ -28,7 +28,7 @@ from rlx.ranks.mesh import Mesh, ranks_along
 from rlx.runtime.array import Array
 from rlx.train.leaves import Leaves, taken_apart
 
-BUCKET_BYTES, LAST_BYTES = 80 << 20, 80 << 20  # limits on the gradients that one collective takes, and the last one
+BUCKET_BYTES = 80 << 20  # limit on the gradients that one collective takes
 
 
 class Ranks(NamedTuple):
@@ -148,7 +148,7 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Mea
     tested: list[Tensor] = []
     there = [(i, p.whole) for i, p in enumerate(parts) if p.whole is not None]
     sent = [x for _, x in there]
-    for bucket in buckets(sent):
+    for bucket in buckets(sent, [slopes[i] for i, _ in there]):
         table = joined([sent[k] for k in bucket])
         moved = table.dtype != slopes[there[bucket[0]][0]].dtype
         every = ops.all_gather(table, ranks.axis) if moved else _mean(ranks, table, weight)
@@ -179,18 +179,19 @@ def mean_of(arrays: Sequence[Tensor]) -> Tensor:
     return total if power == len(arrays) else total / (len(arrays) / power)
 
 
-def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
+def buckets(tensors: Sequence[Tensor], gradients: Sequence[Tensor] | None = None) -> list[list[int]]:
     """The indices of tensors in the order in which they are computed, in groups of one dtype and of at most
-    BUCKET_BYTES (or of one larger tensor). The last group has at most LAST_BYTES, since no work hides its sum, and each
-    one before it at most twice the limit of the next."""
+    BUCKET_BYTES (or of one larger tensor). Their `gradients`, whose halves they may be, also have one dtype in a group,
+    in which its mean is computed."""
     order = _order(tensors)
+    kinds = [(x.dtype, own.dtype) for x, own in zip(tensors, gradients or tensors, strict=True)]
     groups: list[list[int]] = []
-    room, limit = 0, LAST_BYTES // 2
+    room = 0
     for i in sorted(range(len(tensors)), key=order.__getitem__)[::-1]:
         nbytes = tensors[i].type.nbytes
-        if not groups or tensors[groups[-1][-1]].dtype != tensors[i].dtype or nbytes > room:
+        if not groups or kinds[groups[-1][-1]] != kinds[i] or nbytes > room:
             groups.append([])
-            room = limit = min(2 * limit, BUCKET_BYTES)
+            room = BUCKET_BYTES
         groups[-1].append(i)
         room -= nbytes
     return [group[::-1] for group in groups[::-1]]

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 class Cut(NamedTuple):
     """The optimizer's state as this rank keeps it, its initial values, and the types of the whole leaves by name.
-    `names` are the leaves that are cut; the others, such as counts, are the same on all ranks."""
+    `names` are the leaves divided among ranks; the others, such as counts, are the same on all ranks."""
 
     state: Leaves
     values: list[Any]
@@ -113,7 +113,7 @@ def scattered_means(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Me
     parts: list[Tensor] = list(slopes)
     tested: list[Tensor] = []
     sent = [halves_of(x, weight) for x in slopes]
-    for bucket in buckets(sent):
+    for bucket in buckets(sent, slopes):
         table = _by_rank(ranks, [sent[i] for i in bucket])
         moved = sent[bucket[0]] is not slopes[bucket[0]]
         if moved:

@@ -410,16 +410,17 @@ def test_dropout_and_its_gradient(session: rlx.Session) -> None:
 
     def both(x: Any, k: Any, rate: Any) -> tuple[Any, ...]:
         fixed, given = random.dropout(x, 0.4, k), random.dropout(x, rate, k)
-        return fixed, *gradients(fixed, [x], x), given, *gradients(given, [x], x)
+        return fixed, *gradients(fixed, [x], x), given, *gradients(given, [x, rate], x)
 
     for rate in (0.4, 0.0, 1.0, -1.0, 7.0, np.nan):
-        fixed, d_fixed, given, d_given = run(session, both, x, KEY, np.float32(rate))
+        fixed, d_fixed, given, d_given, d_rate = run(session, both, x, KEY, np.float32(rate))
         np.testing.assert_allclose(fixed, np.where(u >= 0.4, x / 0.6, 0), rtol=1e-6)
         np.testing.assert_array_equal(d_fixed, fixed)
         part = min(max(rate, 0), 1) if rate == rate else 1.0
         wanted = np.where(u >= np.float32(part), x / (1 - part if part < 1 else 1), 0)
         np.testing.assert_allclose(given, wanted, rtol=1e-6)
         np.testing.assert_allclose(d_given, wanted, rtol=1e-6)
+        assert d_rate == 0
     for rate in (0, 1, 0.0, 1.0):
         np.testing.assert_array_equal(
             run(session, lambda x, k, rate=rate: random.dropout(x, rate, k), x, KEY), x * (1 - rate)

@@ -128,14 +128,15 @@ def test_buckets_are_in_the_order_of_the_backward_pass() -> None:
     assert buckets(tensors) == [[3, 1, 4, 0], [2]]
 
 
-def test_the_last_buckets_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No work hides the sum of the last one."""
-    for name, limit in (("BUCKET_BYTES", 4 << 20), ("LAST_BYTES", 1 << 20)):
-        monkeypatch.setattr(f"rlx.train.ranks.{name}", limit)
+def test_buckets_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several the first is the smallest; a tensor beyond the limit has one of its own."""
+    monkeypatch.setattr("rlx.train.ranks.BUCKET_BYTES", 4 << 20)
     g = Graph("gradients")
     x = g.input("x", (512, 512), "f32")
     tensors = [x := x @ x for _ in range(9)]
-    assert buckets(tensors) == [[0, 1], [2, 3, 4, 5], [6, 7], [8]]
+    assert buckets(tensors) == [[0], [1, 2, 3, 4], [5, 6, 7, 8]]
+    large = rlx.concat([x] * 5) @ x
+    assert buckets([tensors[0], large, large @ x]) == [[0], [1], [2]]
 
 
 class Calls:

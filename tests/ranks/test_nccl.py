@@ -251,6 +251,8 @@ def test_a_launch_that_does_not_end_is_given_up(runtime: Two, monkeypatch: pytes
 
     for said in mesh.run(hung):
         assert "did not" in said
+    for each in backend._opened.values():
+        each.collectives.wait_for_abort()
     assert {call for call in module.calls if call[0] == "abort"} == {("abort", 0), ("abort", 1)}
 
 
@@ -332,6 +334,35 @@ def test_a_device_whose_work_was_given_up_can_be_opened_again(runtime: Two, monk
     for stale in (lambda: mesh.run(lambda: before[0](X) if mesh.rank == 0 else None), held.numpy):
         with pytest.raises(RankLost, match="make sessions, arrays and functions there anew"):
             stale()
+
+
+def test_a_device_is_opened_again_where_nothing_waited(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel gave up, and its launch ended: the watch of the device has nothing to give up, and ends too."""
+    monkeypatch.setattr(nccl, "library", lambda: Nccl(bytes(128)))
+    monkeypatch.setattr(nccl, "_EACH", 0.02)
+    runtime.reach = True
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+
+    def sums() -> None:
+        f = rlx.jit(lambda x: rlx.all_reduce(x, "r"), device=mesh.devices[mesh.rank])
+        launch = f.launch(X)
+        own = backend._opened[mesh.rank].collectives
+        own._settle()
+        (each,) = own._peers.values()
+        each._word.value = 1
+        with pytest.raises(RankLost, match="rank 0 did not come to a sum"):
+            launch.wait()
+        own._watch.join(20)
+        assert not own._watch.is_alive()
+
+    mesh.run(sums)
+    mesh.run(lambda: rlx.jit(lambda x: rlx.all_reduce(x, "r"), device=mesh.devices[mesh.rank])(X))
+    watches = [each.collectives._watch for each in backend._opened.values()]
+    for opened in backend._opened.values():
+        opened.close()
+    for watch in watches:
+        watch.join(20)
+        assert not watch.is_alive()
 
 
 def test_failures_of_nccl_are_typed(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:

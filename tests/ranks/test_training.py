@@ -12,6 +12,7 @@ import pytest
 
 import rlx
 from rlx import optim
+from rlx.dtypes import bf16
 from rlx.errors import CheckpointError, NotFinite, RankLost, RanksDisagree, ShapeError
 
 STEPS = 20
@@ -115,6 +116,27 @@ def test_gradients_that_are_halves_are_added_in_f32(n: int) -> None:
         mean = sum(np.asarray(g[name], np.float64) for g in each) / n
         for parameters in moved:
             np.testing.assert_allclose(parameters[name], start[name] - mean, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_halves_of_gradients_are_apart_from_gradients_that_are_halves(zero: int) -> None:
+    """A parameter in bf16 among others in f32: the mean of its gradient is rounded to bf16, that of the others not."""
+    mesh, rng = threads(2), np.random.default_rng(0)
+    x = rng.standard_normal((12, 5)).astype(np.float32)
+    start = {"a": rng.standard_normal((5, 8)).astype(np.float32), "b": rng.standard_normal((8, 3)).astype(bf16.np)}
+
+    def mixed(p: Any, batch: Any) -> Any:
+        y = rlx.tanh(rlx.cast(batch, "bf16") @ rlx.cast(p["a"], "bf16")) @ p["b"]
+        return rlx.mean(rlx.cast(rlx.tanh(y), "f32") ** 2)
+
+    def work() -> Any:
+        with rlx.training(mixed, start, optim.sgd(1.0), device="cpu", mesh=mesh, zero=zero) as run:
+            run.step(x)
+            return run.parameters
+
+    each = [np.asarray(rlx.grad(mixed, device="cpu")(start, rows)["a"], np.float64) for rows in np.split(x, 2)]
+    for parameters in mesh.run(work):
+        np.testing.assert_allclose(parameters["a"], start["a"] - (each[0] + each[1]) / 2, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("n, dtype", [(2, "bf16"), (4, "bf16"), (3, "f32")])

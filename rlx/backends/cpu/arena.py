@@ -328,9 +328,9 @@ _UNPINNED = _Unpinned()
 
 
 class SmallBuffer(CpuBuffer):
-    """A buffer over NumPy memory, aligned or not, that does not return to a pool: it is made and dropped in a third of
-    a CpuBuffer's time. `taken` has its bytes under its id. Memory that comes with its address (`Recent.take`) goes
-    back there."""
+    """A buffer over NumPy memory, aligned or not, that no pool keeps; making and dropping it takes a third of a
+    CpuBuffer's time. While it lives, `taken` has its size under its id. Memory from `Recent.take` (with `spare`) is
+    given back to `Recent`."""
 
     __slots__ = ("_spare", "_taken")
 

@@ -130,7 +130,7 @@ class Transform(Record):
             signs = [1.0, -1.0] * (lanes // 2)
 
         def square(c: Value, mask: Value | None) -> None:
-            # Behind the last float there is memory, which nothing wrote; its lanes are not stored.
+            # The last loads reach into memory after the last float that was written; those lanes are not stored.
             rows = transposed(k, [k.load(F32.of(lanes), k.at(source, (c + i) * lanes, F32)) for i in range(lanes)])
             for i, v in enumerate(rows):
                 with k.when(k.cmp("slt", first + i, lines)):

@@ -88,7 +88,7 @@ class _Ground:
 
 class _Bound:
     """One binding of the program: its segments, and all memory that their words may point to. Weights that are not in
-    `values` are zero. `runs`: Python computes what it derives from weights and constants when a program is built."""
+    `values` are zero. `runs`: whether steps that prepare data from weights and constants, such as packing, are run."""
 
     def __init__(
         self, device: CpuDevice, graph: Graph, plan: MemoryPlan, options: BuildOptions, values: Mapping[str, Bytes],

@@ -64,7 +64,7 @@ class Form(Record):
     """How one product reads its operands: "vnni", "pairs" or "plain", and x's zero point in that form."""
 
     how: str
-    signed: bool  # whether x is signed, before any form of it
+    signed: bool  # whether x is signed as it is given
     zero: int | None  # None: not known before a run
 
     @property

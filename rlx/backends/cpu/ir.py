@@ -179,7 +179,7 @@ class Arguments(Record):
     types: Mapping[str, Type] = field(default_factory=dict)
 
     def __add__(self, other: Arguments) -> Arguments:
-        """These, and others behind them. Raises: ValueError for a name that both have."""
+        """These arguments followed by others. Raises: ValueError for a name that both have."""
         if both := self.types.keys() & other.types.keys():
             raise ValueError(f"kernel arguments are declared twice: {sorted(both)}")
         return Arguments({**self.types, **other.types})

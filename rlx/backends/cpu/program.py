@@ -219,7 +219,7 @@ class EngineProgram:
         turns = np.asarray(order, np.int64)
 
         def point(first: int, some: int) -> None:
-            """Makes the copies those of the iterations from number `first` on."""
+            """Sets the addresses that the copies use to those of `some` iterations from number `first` on."""
             for words, start, step in moving:
                 np.multiply(turns[first : first + some, None], step, words[:some])
                 words[:some] += start

@@ -67,7 +67,7 @@ _ROWS = 1 << 9  # terms of a column that one accumulator adds up
 _SIXTEENTH = 16  # the fraction of a row whose mean is close to that of the whole row
 # Primitives of the engine alone: the first element, and the mean of a row's first sixteenth.
 _FIRST, _NEAR = "row_first", "row_near"
-_POINTS = frozenset({_FIRST, "row_pick"})  # no sweep is needed
+_POINTS = frozenset({_FIRST, "row_pick"})  # these read one element, without a sweep
 _SWEPT = (REDUCTIONS | {_NEAR}) - _POINTS
 _SUMS = frozenset({"row_sum", "row_mean", _NEAR})
 _NEEDS_FUNCTION = frozenset("exp log".split())  # primitives that take longer to compute than to load
@@ -349,7 +349,7 @@ class _AlongMemory(_Program):
         return self.loaded(which, at.i, at.mask)
 
     def _values(self, depth: int) -> None:
-        """Values of the row that need no further sweep."""
+        """Computes the values of the row that need no further sweep."""
         k = self.k
         for e in self.nodes:
             if self.depth[e] != depth or e in self.own:

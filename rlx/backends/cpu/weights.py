@@ -28,7 +28,8 @@ def _unfinished() -> None:
 
 
 class Packed(Record, frozen=False):
-    """A form of the weight in `range`; `steps` write it when `pack`, which the program sets, runs them."""
+    """One packed weight: `form` holds the bytes of `range` in another order. `pack`, which the program sets, runs
+    `steps`, which write it."""
 
     forms: Forms
     form: Form
@@ -38,7 +39,8 @@ class Packed(Record, frozen=False):
 
 
 class PackedWeights:
-    """The forms of one program's weights, in `made`; `buffers` hold the weights, `acquire` gives memory."""
+    """The packed weights of one program, in `made`. `buffers` hold the weights as they were given; `acquire` allocates
+    memory."""
 
     def __init__(self, buffers: Sequence[CpuBuffer], acquire: Callable[[int], Buffer]) -> None:
         self._buffers, self._acquire = list(buffers), acquire
@@ -71,7 +73,8 @@ class PackedWeights:
         return memory
 
     def since(self, count: int, kept: Sequence[object]) -> list[Range]:
-        """The ranges of the forms after the first `count`, except those that an array in `kept` lies in."""
+        """The bytes that the packed weights after the first `count` replace, without ranges that share memory with an
+        array in `kept`."""
         arrays = [x for x in kept if isinstance(x, np.ndarray)]
         return [p.range for p in self.made[count:] if not any(np.may_share_memory(p.range.bytes, x) for x in arrays)]
 

@@ -132,7 +132,7 @@ class Blas:
         """Sends all further calls to a stream. Setting a stream resets the workspace, so both are set."""
         if stream == self._stream:
             return
-        self._stream = None  # until both are set
+        self._stream = None  # unknown if one of the calls below fails
         self._check(self._lib.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
         self._check(
             self._lib.cublasSetWorkspace_v2(

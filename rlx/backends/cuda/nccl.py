@@ -186,7 +186,7 @@ class Collectives:
 
     def _look(self) -> None:
         failed = 0.0  # when a rank's failure was seen
-        while True:
+        while self._device.usable:
             time.sleep(_EACH)
             try:
                 while self._waiting and self._waiting[0][0].done():
@@ -226,7 +226,7 @@ class Collectives:
         self._end("abort")
 
     def wait_for_abort(self) -> None:
-        """Returns when the watch, which has seen that ranks are lost or will, has aborted what waits for them."""
+        """Returns when the watch has ended, as it does once ranks are lost, and has aborted what waits for them."""
         if self._watch is not None:
             self._watch.join()
 
@@ -296,7 +296,7 @@ class _Calls:
 
 
 def _missing(group: Group, label: str) -> str:
-    """Which ranks are missing: those that do not answer now, where the others are late too."""
+    """An error message that names the ranks that do not answer now, or says that all do."""
     world, timeout = group.world, group.world.timeout
     world.timeout = _CALL
     try:

@@ -216,22 +216,22 @@ class _Fork:
         self._runtime, self._event, self._events = device.api.runtime, device.fork_event, events
         self._main, self._side = device.capture_streams
         self._aside = device.aside_stream
-        self._ends: dict[int, int] = {}  # the event after each step aside, by the step's index
+        self._ends: dict[int, int] = {}  # the event after each overlapping collective, by its step's index
         self.forked = False  # whether the second stream has work since the last barrier
         self._launches = 0
 
     def begin_aside(self) -> None:
-        """Makes the next step aside wait for all steps before the last barrier."""
+        """Makes the next step on the stream of overlapping collectives wait for all steps before the last barrier."""
         self._runtime.streamWaitEvent(self._aside, self._event)
 
     def end_aside(self, index: int) -> None:
-        """Records an event at the end of a step aside."""
+        """Records an event at the end of a step on that stream."""
         self._ends[index] = event = int(self._runtime.eventCreateWithFlags(self._runtime.eventDisableTiming))
         self._events.callback(self._runtime.eventDestroy, event)
         self._runtime.eventRecord(event, self._aside)
 
     def wait(self, index: int) -> None:
-        """Makes the steps after the next barrier wait for a step aside."""
+        """Makes the steps after the next barrier wait for a step on that stream."""
         self._runtime.streamWaitEvent(self._main, self._ends[index])
 
     def stream(self, step: Step) -> int:

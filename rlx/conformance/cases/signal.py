@@ -1,4 +1,4 @@
-"""Conformance of frames, their sum and their power, and of peaks."""
+"""Conformance of the ops of signals: frames, overlapping sums and spectra of frames, and peaks."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class ChatTemplate:
 
 
     def _as_taken(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with its text as a list of one part, where the template takes such lists alone."""
+        """The message, with its text as a list of one part if the template reads only such lists."""
         text = message.get("content")
         if not isinstance(text, str) or not _takes_parts(self.template, tuple(self.tokens.items())):
             return message
@@ -123,8 +123,8 @@ class ChatTemplate:
 
 @lru_cache(maxsize=8)
 def _takes_parts(template: str, tokens: tuple[tuple[str, str], ...]) -> bool:
-    """Whether a template, as those of models for images and texts, leaves out a message that is a text and writes it
-    where it is a list of parts."""
+    """Whether a template writes a message only if its content is a list of parts, as templates of models for images and
+    texts may."""
     word = "rlxprobe"
 
     def writes(content: Any) -> bool:
@@ -195,7 +195,7 @@ class _Process:
             found = process.stdout.readline()
             answer: dict[str, str] | None = json.loads(found) if found.endswith("\n") else None
             return answer
-        except OSError:  # it ended during the write
+        except OSError:  # the process ended during the write
             return None
         finally:
             clock.cancel()

@@ -63,8 +63,8 @@ _ADDED: Mapping[str, Mapping[str, Check]] = {
 
 
 def check_model(walk: Walk, part: Any, room: int) -> None:
-    """After: `tokenizers` runs the model without a panic, in time linear in the text and in at most about `room` bytes
-    of memory. Requires: the walk has counted the growth.
+    """Checks that `tokenizers` runs the model without a panic, in time linear in the text and in at most about `room`
+    bytes of memory. Requires: the walk has counted the growth.
 
     Raises: ModelFormatError.
     """
@@ -98,7 +98,7 @@ def check_model(walk: Walk, part: Any, room: int) -> None:
 
 
 def check_added(walk: Walk, added: Any) -> None:
-    """After: the added tokens are short and few enough to be searched quickly. Raises: ModelFormatError."""
+    """Checks that the added tokens are short and few enough to be searched quickly. Raises: ModelFormatError."""
     if not isinstance(added, list) or len(added) > MAX_TOKENS:
         walk.refuse("added_tokens", added, f"a list of at most {MAX_TOKENS:,} tokens")
     for i, token in enumerate(added):

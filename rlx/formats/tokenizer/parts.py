@@ -166,7 +166,7 @@ class Walk(Record, frozen=False, slots=False):
         return found
 
     def normalizer(self, part: Any, place: str = "normalizer") -> None:
-        """After: `growth` includes the normalizer."""
+        """Checks the normalizer. After: `growth` includes it."""
         kind = self.fields(part, place, NORMALIZERS)
         for i, step in enumerate(self.members(part, place, kind, "normalizers")):
             self.normalizer(step, f"{place}.normalizers[{i}]")
@@ -202,7 +202,7 @@ class Walk(Record, frozen=False, slots=False):
             self._form = 1  # the text that this step inserts is not normalized yet
 
     def pre_tokenizer(self, part: Any, place: str = "pre_tokenizer") -> None:
-        """After: `growth` includes the pre-tokenizer."""
+        """Checks the pre-tokenizer. After: `growth` includes it."""
         kind = self.fields(part, place, PRE_TOKENIZERS)
         for i, step in enumerate(self.members(part, place, kind, "pretokenizers")):
             self.pre_tokenizer(step, f"{place}.pretokenizers[{i}]")
@@ -216,7 +216,7 @@ class Walk(Record, frozen=False, slots=False):
             self.least_bytes(part, place)
 
     def post_processor(self, part: Any, place: str = "post_processor") -> None:
-        """After: the post-processor inserts the sequence once, with few tokens around it."""
+        """Checks that the post-processor inserts the sequence once, with few tokens around it."""
         kind = self.fields(part, place, PROCESSORS)
         for i, step in enumerate(self.members(part, place, kind, "processors")):
             self.post_processor(step, f"{place}.processors[{i}]")

@@ -75,8 +75,8 @@ class Blocks(Encoder):
         return activated(self.linear(x, name), activation)
 
     def _grouped(self, x: Tensor, part: str, name: str, outputs: int) -> Tensor:
-        """A product of groups of x's columns, each with its weight, (outputs, columns of a group, 1), or with
-        `groups_first` (groups, columns, outputs) of one group."""
+        """A grouped product: each group of x's columns is multiplied by its own matrix. The weight is (outputs, columns
+        of a group, 1), or with `groups_first` (groups, columns of a group, outputs of a group)."""
         c, groups = self.config, self.config.groups[part]
         wide = x.shape[-1] // groups
         shape = (groups, wide, outputs // groups) if c.groups_first else (outputs, wide, 1)
@@ -222,7 +222,7 @@ class Blocks(Encoder):
             scale = q.shape[-1] ** -0.5 if c.scale is None else c.scale
         keep: Tensor | None = self.keys()
         added, count = self.scores_of(layer) if added is None else added, None
-        if added is not None and self.ends:  # one matrix of scores for all texts
+        if added is not None and self.ends:  # the scores have no axis of texts
             keep, count = added, ops.sum(ops.cast(self.mask, i32), axis=1)
         elif added is not None:
             keep = ops.where(keep, added, -np.inf)
@@ -249,7 +249,7 @@ class Blocks(Encoder):
             wide = self.product(x, "up", layer, inner, c.hidden_act)
         elif "gate" in c.names:
             wide = self.product(x, "gate", layer, inner, c.hidden_act) * self.product(x, "up", layer, inner)
-        else:  # both in one product
+        else:  # gate and up are one product
             both = self.product(x, "up", layer, 2 * inner)
             gate, up = both[:, :inner], both[:, inner:]
             gate, up = (up, gate) if c.late_gate else (gate, up)
@@ -257,7 +257,7 @@ class Blocks(Encoder):
         return self.product(wide, "down", layer, c.hidden_size)
 
     def layer(self, x: Tensor, index: int) -> Tensor:  # type: ignore[override]
-        """A layer of what goes into it, (batch · length, width)."""
+        """The output of a layer for its input x, both (batch · length, width)."""
         c = self.config
         mix = MIXERS[c.mixer]
         first, second = self.name("first_norm", index), self.name("second_norm", index)
@@ -280,8 +280,8 @@ class Blocks(Encoder):
         return ops.cast(self._apart(x), self.wide)
 
 
-# Layers of encoders whose mixers stand in others than those of most, and what is done behind the first layer with its
-# result and with what went into it.
+# By mixer, for those that need them: a layer in place of the usual one, and what follows the first layer, as a function
+# of that layer's output and input.
 LAYERS: dict[str, Callable[[Any, Tensor, int], Tensor]] = {}
 AFTER_FIRST: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {}
 

@@ -44,7 +44,7 @@ BERT = {
     "second_norm": "encoder.layer.#.output.LayerNorm", "last_norm": "encoder.LayerNorm",
 }  # fmt: skip
 PLAIN = {part: name for part, name in BERT.items() if part != "project"}
-# Those of encoders that are written as Llama is.
+# The names in files of encoders whose layers are named as Llama's are.
 LLAMA = {
     **{part: f"layers.#.self_attn.{part}_proj" for part in "qkv"}, "out": "layers.#.self_attn.o_proj",
     "gate": "layers.#.mlp.gate_proj", "up": "layers.#.mlp.up_proj", "down": "layers.#.mlp.down_proj",
@@ -66,14 +66,13 @@ class EncoderConfig(Record, kw_only=True, slots=False):
     """An encoder as blocks: embeddings, then layers of a mixer and an MLP, each with its norm and added to what goes
     into it.
 
-    `names` are those of the parts in files. Places are a table from the row `first_place` on (RoBERTa counts them
-    without the token `skipped`), or come by `ropes` or `relative`. Embeddings have `embedding_width` numbers, which a
-    product brings to the model's width behind the table of "words", behind the "sum" of all, or behind its "norm";
-    `zeros` are further tables whose first row
-    is added, as often as they stand there. Norms stand behind the sum of a block and what went into it ("post"), or
-    before a block ("pre"), then one behind all layers. `plain` products have no bias. With `joined` q, k and v are one
-    product; `shared` says whose weights a layer has. `kv_heads` serve several heads of queries each. `windows` are how
-    many keys to each side a layer sees. The dtype of `extra` settings is that of a family's own `mixer`.
+    `names` has the name in files of each part. Positions are a table from the row `first_place` on (RoBERTa does not
+    count the token `skipped`), or are given by `ropes` or `relative`. Embeddings have `embedding_width` numbers; a
+    product widens them to the model's width after the table of "words", after the "sum" of all tables, or after the
+    "norm" of that sum. `zeros` are further tables, of which each entry adds the first row. Norms follow the residual
+    sum of a block ("post"), or precede a block ("pre"), with one more after all layers. `plain` products have no bias.
+    With `joined` q, k and v are one product; `shared` says whose weights a layer has. `kv_heads` serve several heads of
+    queries each. `windows` are how many keys to each side a layer sees. What `extra` holds depends on the `mixer`.
 
     `max_position_embeddings` is the length of the longest text. A reranker's fields are as in `BertConfig`."""
 
@@ -94,7 +93,7 @@ class EncoderConfig(Record, kw_only=True, slots=False):
     embedding_width: int = 0
     embedding_scale: float = 1.0
     embedding_norm: bool = True
-    embedding_eps: float | None = None  # the norm's own, if it is not that of the layers
+    embedding_eps: float | None = None  # epsilon of the embeddings' norm; None for that of the layers
     widened: Literal["words", "sum", "norm"] = "norm"
     trigram: bool = False  # whether each word's embedding is concatenated with its neighbours'
     zero_padding: bool = False  # whether embeddings of padding are 0, for parts that look at neighbours
@@ -137,7 +136,8 @@ class EncoderConfig(Record, kw_only=True, slots=False):
         return Blocks(self, ids, mask, params, activations, correction)
 
     def held(self, tensors: Collection[str]) -> EncoderConfig:
-        """The settings for files with tensors of these names: some families are written in two ways."""
+        """The settings that fit files with tensors of these names, since some families name their tensors in two
+        ways."""
         own = f"{self.architecture}."  # the prefix that a class of transformers writes before a head's encoder
         if not any(name.startswith(self.prefix) for name in tensors) and any(name.startswith(own) for name in tensors):
             return replace(self, prefix=own).held(tensors)
@@ -150,7 +150,7 @@ class EncoderConfig(Record, kw_only=True, slots=False):
 
     @cached_property
     def _asked(self) -> Blocks:
-        """The parts of a graph of one token, which asks for every weight."""
+        """The blocks of a graph over one token; building it asks for every weight of the encoder."""
         g = Graph("weights")
         parts = self.encoder(g.input("ids", (1, 1), i32), g.input("mask", (1, 1), bool_), {}, f32)
         parts.states(None)

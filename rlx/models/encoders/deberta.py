@@ -1,4 +1,5 @@
-"""DeBERTa (He et al. 2020, 2021): scores of words for words, of words for distances and of distances for words."""
+"""DeBERTa (He et al. 2020, 2021): attention scores of token with token, of token with distance, of distance with
+token."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ MOST_KERNEL = 1 << 10
 
 
 class Disentangled(Record):
-    """Distances up to `most`, in `buckets` to each side where that is more than 0, whose vectors have a `norm`. `kinds`
-    are of "c2p", scores of a query for the distance of a key, and "p2c", of a key for its distance; the scores are
-    divided by the root of `parts` heads' sizes. `shared`: distances go through the products of words. `single`: q, k
-    and v are one product, head by head. `kernel`, `groups` and `act` are those of a convolution beside the first layer.
+    """The settings of disentangled attention. Distances of tokens are limited to `most`; if `buckets` is above 0, they
+    are merged into that many to each side. `norm`: the distances' embeddings are normalized. `kinds`: "c2p" adds scores
+    of queries with the embeddings of distances, "p2c" those of keys. Scores are divided by √(`parts` · head size).
+    `shared`: distances use the projections of the tokens. `single`: q, k and v are one product, head by head. `kernel`,
+    `groups` and `act` describe a convolution beside the first layer.
     """
 
     kinds: tuple[str, ...]
@@ -43,8 +45,8 @@ class Disentangled(Record):
         return self.buckets or self.most
 
     def places(self, length: int) -> npt.NDArray[np.int32]:
-        """The table's row of each distance of a key from a query, from length - 1 places before it to as many after
-        it."""
+        """The table's row for each distance from a query to a key, from length - 1 positions before to as many
+        after."""
         away = np.arange(length - 1, -length, -1)
         if self.buckets:
             mid = self.buckets // 2

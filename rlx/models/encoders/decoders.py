@@ -46,7 +46,8 @@ def _both_ways(config: Mapping[str, Any]) -> bool:
 
 
 class DecoderConfig(Record, kw_only=True):
-    """A language model as an encoder of texts; `function` has its blocks, and says of which tensors weights are made.
+    """A language model as an encoder of texts; `function` has its blocks, and says from which tensors of the files each
+    weight is made.
     """
 
     function: LanguageFunction

@@ -20,7 +20,8 @@ MOST_KERNEL = 1 << 10
 
 
 def longformer(f: Fields) -> EncoderConfig:
-    """Windows in all layers; no token sees all others, as in texts of which nothing says which do."""
+    """Longformer: a window in each layer. No token has global attention, as in transformers without a
+    global_attention_mask."""
     layers, given = f.count("num_hidden_layers", MOST_LAYERS), f.content.get("attention_window")
     sizes: list[Any] = given if isinstance(given, list) else [given] * layers
     if len(sizes) != layers or not all(type(n) is int and 0 < n <= MOST_POSITIONS and n % 2 == 0 for n in sizes):
@@ -30,7 +31,7 @@ def longformer(f: Fields) -> EncoderConfig:
 
 
 def squeezebert(f: Fields) -> EncoderConfig:
-    """Products of groups of columns."""
+    """SqueezeBERT: its matrix products are grouped, each group of columns of the input times its own matrix."""
     f.must_be("embedding_size", f.content.get("hidden_size"))
     layer = "encoder.layers.#."
     names = {**PLAIN, "q": f"{layer}attention.query", "k": f"{layer}attention.key", "v": f"{layer}attention.value",
@@ -104,7 +105,7 @@ def convbert(f: Fields) -> EncoderConfig:
 
 
 def convolved(b: Blocks, x: Tensor, layer: int) -> Tensor:
-    """Heads of attention beside heads of convolutions whose kernels come from each token and its neighbours."""
+    """Heads of attention, and heads of convolutions whose kernels are computed from each token and its neighbours."""
     c, kernel = b.config, b.config.extra
     heads, size, x = c.num_attention_heads, c.head_size, b.kept(x)
     inner = heads * size
@@ -128,8 +129,8 @@ def convolved(b: Blocks, x: Tensor, layer: int) -> Tensor:
 
 
 class Bottleneck(Record):
-    """A layer's own width, narrower than the model's where it is `used`: `shared`, q and k come from a product of their
-    own, or q, k and v from that of the layer (`all`). `mlps` stand one after the other."""
+    """MobileBERT's bottleneck. If `used`, layers compute at `width`, below the model's. `shared`: q and k are computed
+    from a bottleneck product of their own; `all`: q, k and v from the layer's. A layer has `mlps` MLPs in a row."""
 
     width: int
     used: bool

@@ -1,5 +1,4 @@
-"""Encoders whose places are distances of keys, or turned parts of heads: MPNet, T5's encoders, ModernBERT, EuroBERT,
-RoFormer."""
+"""Encoders with relative position biases or RoPE: MPNet, T5's encoders, ModernBERT, EuroBERT, RoFormer."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def t5(f: Fields, each: bool = False) -> EncoderConfig:
     act = {"gated-gelu": "gelu_new"}.get(str(kind), str(kind).removeprefix("gated-"))
     if not isinstance(kind, str) or act not in ACTS:
         f.wrong("feed_forward_proj", f"one of {', '.join(ACTS)}, perhaps behind 'gated-'")
-    if "is_gated_act" in f.content:  # the class follows files that say it otherwise, and takes null for false
+    if "is_gated_act" in f.content:  # it overrides feed_forward_proj, and null counts as false
         gated = f.flag("is_gated_act", False)
     act = f.choice("dense_act_fn", {name: name for name in ACTS}, act)
     names |= {"gate": f"{mlp}wi_0", "up": f"{mlp}wi_1"} if gated else {"up": f"{mlp}wi"}
@@ -61,7 +60,8 @@ def t5(f: Fields, each: bool = False) -> EncoderConfig:
 
 
 def modernbert(f: Fields) -> EncoderConfig:
-    """Layers with a window and others without, each kind with its rope; the first has no norm before its attention."""
+    """Layers with a window and layers without one, with a RoPE for each kind; the first layer's attention has no
+    norm."""
     layers, windowed = f.count("num_hidden_layers", MOST_LAYERS), "sliding_attention"
     every = f.count("global_attn_every_n_layers", MOST_LAYERS, 3)
     kinds = f.kinds(layers) or [windowed if i % every else "full_attention" for i in range(layers)]
@@ -117,7 +117,7 @@ def eurobert(f: Fields) -> EncoderConfig:
 
 
 def roformer(f: Fields) -> EncoderConfig:
-    """Ropes of pairs by a table in the files, of v too where the settings say so."""
+    """RoFormer: RoPE of pairs by a table in the files, applied to q and k, and to v where the settings say so."""
     own = {part: name for part, name in BERT.items() if part != "places"} | {"turns": "encoder.embed_positions"}
     if f.content.get("embedding_size") is None:
         f = f.but(embedding_size=f.content.get("hidden_size"))

@@ -1,4 +1,4 @@
-"""Encoders that are BERT's blocks under other names, and RoBERTa's, whose places begin behind the padding token's."""
+"""Encoders with BERT's blocks under other names, and RoBERTa's, whose positions begin after the padding token's row."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def distilbert(f: Fields) -> EncoderConfig:
 
 
 def albert(f: Fields) -> EncoderConfig:
-    """Layers of groups that share their weights."""
+    """ALBERT: the layers of a group share their weights."""
     layers, groups = f.count("num_hidden_layers", MOST_LAYERS), f.count("num_hidden_groups", MOST_LAYERS)
     each = f.count("inner_group_num", MOST_LAYERS)
     layer = "encoder.albert_layer_groups.#."
@@ -131,7 +131,8 @@ def albert(f: Fields) -> EncoderConfig:
 
 
 def turned(f: Fields, own: dict[str, str], plain: Iterable[str] = (), **changed: Any) -> EncoderConfig:
-    """Ropes for all layers. Files have `own` names, where q, k and v are one product, or those of Llama."""
+    """Encoders with RoPE in all layers. Files name their tensors as in `own`, with q, k and v as one product, or as
+    Llama."""
     width, heads = f.count("hidden_size", MOST_WIDTH), f.count("num_attention_heads", MOST_HEADS)
     size = f.count("head_dim", MOST_WIDTH, width // heads)
     ropes = (f.rope(size),) * f.count("num_hidden_layers", MOST_LAYERS)

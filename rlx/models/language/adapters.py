@@ -78,7 +78,7 @@ class LowRank(Record, slots=False):
 
 class LowRanks:
     """Several adapters in one program: a product's matrices are those of all adapters concatenated, and each sequence
-    uses only the rows of the adapter that its number names. The adapters were fitted to the model before."""
+    uses only the rows of the adapter that its number names. Requires: the adapters were fitted to the model."""
 
     def __init__(self, adapters: Sequence[Adapter]) -> None:
         self._adapters = tuple(adapters)
@@ -319,7 +319,7 @@ class Adapter:
         after training or a change of the vocabulary: rlx does not replace the model's weights."""
         held = self.bases[name]
         same = held.shape == tuple(kept.shape)
-        if same and isinstance(kept, PackedArray):  # its values are those of the base after quantization
+        if same and isinstance(kept, PackedArray):  # packed values differ from the file's by their rounding
             off = kept.dequantize().astype(np.float64) - held
             same = bool((off**2).sum() <= _ROUNDED * (held.astype(np.float64) ** 2).sum())
         elif same and isinstance(kept, np.ndarray):

@@ -22,7 +22,8 @@ def widened(b: Blocks, x: Tensor) -> Tensor:
 
 
 def narrowed(b: Blocks, x: Tensor) -> Tensor:
-    """The mean of the first stream and of products of the others that are as large: (rows, width)."""
+    """The mean of the first stream and of projections of the others, scaled to the first's root mean square: (rows,
+    width)."""
     s, width = b.config.streams, b.config.width
     assert s is not None
     first, *others = (x[:, i * width : (i + 1) * width] for i in range(s.count))
@@ -34,7 +35,7 @@ def narrowed(b: Blocks, x: Tensor) -> Tensor:
 
 
 def _as_large(b: Blocks, x: Tensor, like: Tensor) -> Tensor:
-    """x with the root mean square of another tensor's rows."""
+    """x, each row scaled to the root mean square of that row of `like`."""
     wide, other = ops.cast(x, b.wide), ops.cast(like, b.wide)
     own, target = (ops.mean(t * t, axis=-1, keepdims=True) for t in (wide, other))
     size = ops.sqrt(ops.maximum(target, TINY))

@@ -24,7 +24,8 @@ from rlx.records import Record, field
 
 Ended = Literal["", "stop", "length", "context", "nan"]
 MASK_SECONDS = 0.002  # how long a step waits for masks; a sequence whose mask is late does not take part in it
-# How much of the steps' time tokens of prompts may take beside them, by backend, while few sequences wait.
+# The time that tokens of prompts may take in the same runs as steps, as a share of the steps' time, by backend, while
+# few prompts wait.
 SHARE = {"cuda": 0.2, "vulkan": 0.5, "cpu": 1e9}
 _TILE = 64  # rows of a tile of products
 _LARGE = 1 << 14  # elements of an input of steps
@@ -83,7 +84,7 @@ class _Sequence(Record, frozen=False):
     penalties: Penalties | None
     scored: bool
     picking: Picking
-    adapter: int  # its number among those of the batch, -1 for none
+    adapter: int  # the adapter's number in the batch, -1 for none
     priority: int
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
@@ -92,7 +93,7 @@ class _Sequence(Record, frozen=False):
     placed: bool = True  # whether it holds the pages for its prompt
     again: bool = False  # whether its prompt has been computed before
     made: list[int] = field(default_factory=list)  # tokens generated since its prompt was begun
-    fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # its prompt run's token, not returned yet
+    fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # the token from its prompt, not returned yet
     mask: Future[npt.NDArray[np.int32]] | None = None  # the bits of the tokens that may come next
     guesser: Guesser | None = None
 
@@ -171,7 +172,7 @@ class Batch(Closing):
                 self._decoder.close()
                 raise
         self._held: list[_Sequence | None] = [None] * slots
-        self._ended: list[_Sequence] = []  # those that have left since the last step began
+        self._ended: list[_Sequence] = []  # sequences that left their slots since the last step began
         self._kept: list[_Kept | None] = [None] * slots
         self._shared = 0
         # In a free slot each run overwrites the first rows, so these are computed anew for the next sequence.
@@ -184,10 +185,10 @@ class Batch(Closing):
         self._parts = (part, part + _TILE, part + 3 * _TILE)
         self._fused = False  # whether the last run had such a part
         self._credit = 0.0  # the seconds that such parts may take now
-        self._lie: dict[str, npt.NDArray[Any]] = {}  # what states of steps hold, as far as that is known
+        self._lie: dict[str, npt.NDArray[Any]] = {}  # the values last written to the states of steps, if still valid
         self._count = 0
-        self._built: list[Picking] = []  # those whose programs are all compiled
-        self._least: dict[tuple[int, ...], Picking] = {}  # the cheapest of these for the pickings of these ids
+        self._built: list[Picking] = []  # ways to pick tokens whose programs are all compiled
+        self._least: dict[tuple[int, ...], Picking] = {}  # the cheapest of `_built` for these ids of pickings
         self._masking: ThreadPoolExecutor | None = None
         self.steps = 0  # steps run so far, each over all sequences
         self.prompted = 0  # tokens of prompts computed so far
@@ -462,8 +463,10 @@ class Batch(Closing):
         if rows is not None:
             self._try(going, rows, made)
             return made
-        # A sequence that ends before the last of these steps runs on: the next prompt overwrites its slot's rows.
-        count = min(most, AHEAD, LOG, max(held.left for held in lasting))
+        # A sequence that ends before the last of these steps runs on: the next prompt overwrites its slot's rows. It
+        # must not run beyond the context, where each step would write its token in the place of the last one's.
+        room = self._decoder.context - max(int(self._at[slot]) for slot, held in enumerate(going) if held is not None)
+        count = min(most, AHEAD, LOG, room, max(held.left for held in lasting))
         self._grow(going, count)
         going = [held if held is not None and held.steps else None for held in going]
         if not any(going):
@@ -472,7 +475,7 @@ class Batch(Closing):
         log, found = self._run(going, count)
         seconds = (time.perf_counter() - start) / count
         self._pace.add(1, seconds)
-        if count == 1:  # the host waits for each of these, as for runs with parts of prompts
+        if count == 1:  # comparable with runs that include prompts: both wait for the host after one step
             self._pace.add((1, 0), seconds)
         self._credit += self._share * seconds * count
         self._give(going, count, log, found, made)
@@ -581,7 +584,8 @@ class Batch(Closing):
         return max(SHARE[self._decoder.session.info.backend], held.count(False) / len(held) if held else 0.0)
 
     def _missing(self, most: int) -> float:
-        """How many steps are to run before one takes the tokens of prompts that wait, up to `most`; 0 for none."""
+        """The number of steps without tokens of prompts until prompts may take up to `most` tokens beside a step; 0 if
+        they may now, or if no prompt waits."""
         if self._waiting(last=False) is None:
             return 0.0
         missing = self._cost(self._room_beside(most)) - self._credit
@@ -627,7 +631,7 @@ class Batch(Closing):
             self._at[slot] = self._rows_held(slot)
             if held is None:
                 continue
-            if self.pages is not None:  # guesses take no pages from those that run
+            if self.pages is not None:  # guesses must not take pages that running sequences need
                 rows[slot] = rows[slot][: self.pages.room(slot, int(self._at[slot]) + 1, len(rows[slot]))]
             ids[slot, 0] = self._ids[slot, 0]
             ids[slot, 1 : 1 + len(rows[slot])] = rows[slot]
@@ -692,7 +696,7 @@ class Batch(Closing):
         given = _inputs(going, picking, d.config.vocabulary)
         given["stride"] = np.array([held is not None for held in going], np.int32)
         filled, room, more = set[int](), 0, None
-        if part is not None:  # its last token stands again to the end
+        if part is not None:  # padded with copies of its last token
             filled, room = {*part[2].tolist()}, self._room(part.shape[1])
             more = {"beside": np.pad(part, ((0, 0), (0, room - part.shape[1])), "edge")}
         writing = [self._held[slot] if slot in filled else held for slot, held in enumerate(going)]
@@ -707,7 +711,7 @@ class Batch(Closing):
             own = [[held is not None] for held in writing]  # others write into page 0, which belongs to no sequence
             given["table"] = np.where(own, self.pages.table, 0)
         for name, value in {"ids": self._ids, "at": self._at, **given}.items():
-            # Large ones differ from step to step, and comparing them takes as long as writing them.
+            # Large inputs differ from step to step, and comparing them takes as long as writing them.
             if name in states and (value.size > _LARGE or not np.array_equal(self._lie.get(name, ()), value)):
                 self._lie.pop(name, None)
                 d.state.set(name, value)

@@ -111,13 +111,13 @@ class Blocks:
 
     def _factors(self, rows: int, name: str, shape: tuple[int, ...]) -> Tensor:
         """The factors of a product's outputs, by DoRA's magnitudes, which broadcast with its `rows` of results."""
-        held = ops.cast(self.g.state(name, shape, f32), self.wide)
+        held = ops.cast(self._state(name, shape, f32), self.wide)
         if len(shape) == 1:
             return held
-        assert self._number is not None
-        own = ops.gather(held, self._number + 1, axis=0)  # the first row is of sequences without an adapter
-        batch, outputs = self.size.batch, shape[-1]
-        each = ops.broadcast_to(ops.reshape(own, (batch, 1, outputs)), (batch, rows // batch, outputs))
+        numbers, outputs = self._adapters_of(rows), shape[-1]
+        count = numbers.shape[0]
+        own = ops.gather(held, numbers + 1, axis=0)  # the first row is of sequences without an adapter
+        each = ops.broadcast_to(ops.reshape(own, (count, 1, outputs)), (count, rows // count, outputs))
         return ops.reshape(each, (rows, outputs))
 
     def _corrected(self, made: Tensor, x: Tensor, name: str, rank: int) -> Tensor:
@@ -125,18 +125,24 @@ class Blocks:
         assert self._adapter is not None
         a, b = self._adapter.states(name)
         shapes = {a: (rank, x.shape[-1]), b: (made.shape[-1], rank)}
-        for state, shape in shapes.items():  # A layer may have several products with one weight.
-            if state not in self.g.states:
-                self.g.state(state, shape, self.size.activations)
-        low, high = (ops.cast(self.g.states[state], x.dtype) for state in shapes)
+        low, high = (ops.cast(self._state(n, shape, self.size.activations), x.dtype) for n, shape in shapes.items())
         inner = ops.linear(x, low)
         if self._number is not None and isinstance(self._adapter, LowRanks):
-            count = min(self.size.batch, x.shape[0])  # the logits are those of the steps alone
-            number = ops.reshape(self._number[:count], (-1, 1, 1))
-            own = ops.equal(number, self.g.constant(self._adapter.owners(name)))
+            numbers = self._adapters_of(x.shape[0])
+            count = numbers.shape[0]
+            own = ops.equal(ops.reshape(numbers, (-1, 1, 1)), self.g.constant(self._adapter.owners(name)))
             each = ops.reshape(inner, (count, x.shape[0] // count, rank))
             inner = ops.reshape(ops.where(own, each, 0.0), inner.shape)
         return made + ops.cast(ops.linear(inner, high), made.dtype)
+
+    def _state(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """A state of an adapter; a layer may have several products with one weight."""
+        return self.g.states[name] if name in self.g.states else self.g.state(name, shape, dtype)
+
+    def _adapters_of(self, rows: int) -> Tensor:
+        """The adapters' numbers of the sequences that have so many rows; the logits are those of the steps alone."""
+        assert self._number is not None
+        return self._number[: min(self.size.batch, rows)]
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
         """Several products of the same x; `parts` are the weights, by name and number of outputs."""

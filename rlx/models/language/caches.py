@@ -39,7 +39,7 @@ class Size(Record):
     slots: int = 1  # sequences that the caches hold: `batch`, or more where the batch is 1
     pages: int = 0  # pages of the pool that all sequences share; 0: each slot has rows of its own
     longest: int = 0  # tokens of the longest run of any program on these caches; at least LONGEST
-    beside: int = 0  # tokens of prompts beside the steps of all slots: as many of the `batch`, the last ones
+    beside: int = 0  # how many of the `batch`, the last ones, are tokens of prompts and not steps of slots
 
     @property
     def stepped(self) -> int:
@@ -217,7 +217,7 @@ class Caches:
         return [(f"{name}.{index}", ops.cast(t, self.size.cache)) for name, t in (("keys", k), ("values", v))]
 
     def _blocks(self, index: int, k: Tensor, v: Tensor) -> list[tuple[str, Tensor]]:
-        """The integers and scales of k and of v, by the names of their states."""
+        """k and v as q8_0, the integers and the scales of each, by the names of their states."""
         result = []
         for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
             codes, scales = ops.q8_0_blocks(t)

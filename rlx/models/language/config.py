@@ -93,7 +93,7 @@ class Attention(Record):
     keyed: frozenset[int] = frozenset()  # layers whose values are the product that their keys are made of
 
     def of(self, index: int) -> Attention:
-        """The same with the sizes of one layer."""
+        """This attention with the KV heads and head size of one layer."""
         if not self.sizes:
             return self
         kv_heads, head_size = self.sizes[index]
@@ -172,15 +172,17 @@ class Recurrence(Record):
 
 class LayerInputs(Record):
     """Inputs of each layer (Gemma 3n, 2025): `width` numbers for each layer, computed from a token's embedding and from
-    a second table of `vocabulary` rows. A layer's own gate them, and a product of them is added to its result."""
+    a second table of `vocabulary` rows. Each layer multiplies its numbers by a gate, projects them and adds them to its
+    result."""
 
     width: int
     vocabulary: int
 
 
 class Streams(Record):
-    """States of `count` streams (`altup.py`), of which the one of number `active` goes through a layer's blocks; with
-    `scaled` learned factors multiply what gates the layer's input. `rank` is that of the residual beside attention."""
+    """A hidden state of `count` streams (`altup.py`), of which the stream `active` goes through a layer's blocks.
+    `scaled`: learned factors multiply the layer inputs' gate. `rank` is that of the low-rank residual beside
+    attention."""
 
     count: int
     active: int
@@ -253,7 +255,8 @@ class LanguageConfig(Record, kw_only=True):
     layer_scales: bool = False  # whether a learned number multiplies each layer's result
     streams: Streams | None = None
     shared: SharedBlocks | None = None
-    # For each layer the share of an MLP's gate that is set to 0 by its mean and deviation, if numbers are normal.
+    # For each layer, the share of the MLP's gate values that is set to 0. The cut follows from their mean and
+    # deviation, as if they were normally distributed.
     sparse: tuple[float, ...] = ()
 
     @property

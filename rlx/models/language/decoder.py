@@ -5,27 +5,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
-from rlx.dtypes import DType, as_dtype, f32
+from rlx.dtypes import DType, as_dtype, f16, f32, i8, i32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.host.locks import renewed
-from rlx.ir import TensorType
+from rlx.ir import TensorType, node_of
 from rlx.models.language.adapters import Adapter, LowRank, LowRanks, Scaled
 from rlx.models.language.caches import Size, cache_bytes, ring_rows
-from rlx.models.language.config import LanguageConfig
+from rlx.models.language.config import Attention, LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
-from rlx.models.language.pages import Pages
+from rlx.models.language.pages import ROWS, Pages
 from rlx.models.language.placement import Room, check_lent, check_room, check_rooms, room_of
 from rlx.models.language.shaping import Shaping
 from rlx.models.language.speculation import Speculation
 from rlx.models.language.split import SplitProgram, SplitStates, Stage
 from rlx.models.language.weights import ModelWeights
+from rlx.ops.packed_attention import BLOCK
 from rlx.ops.random.draws import key as key_of
 from rlx.records import Record
 from rlx.runtime import CompiledGraph, Session, State, Store, Weights
@@ -40,7 +42,7 @@ Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
 # A program's chunk, head, picking, turn, tokens of prompts beside its steps, and adapters.
 _Key = tuple[int, Head, Picking, int, int, LowRank | LowRanks | None]
-CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; too few for a padded run go one by one
+CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; if too few are left for a padded run, each is a run of its own
 LEAST = 16  # the smallest `prefill_chunk`
 LONG, LONG_BYTES = 2048, 40 * 10**9  # the longest run of one sequence on a GPU with so much memory
 
@@ -330,14 +332,30 @@ class Decoder(Closing):
             new.close()
         raise GraphError("the model is closed; load it again")
 
-    @property
+    @cached_property
     def fuses(self) -> bool:
-        """Whether one run can take steps of all slots and tokens of prompts: all layers must be on one device, and
-        their attention one that the kernels of pages compute, whose heads are a power of two wide."""
+        """Whether one run can take steps of all slots and tokens of prompts: all layers must be on one device, which
+        has kernels that read the pages of each layer's keys."""
         a = self.config.attention
         if self.ranks is not None or len(self.stages) > 1 or a is None or self.config.recurrent:
             return False
-        return not (a.latent or a.alibi or a.sinks) and a.head_size.bit_count() == 1
+        if a.latent or a.alibi or a.sinks:
+            return False
+        return all(self._reads_pages(own) for own in map(a.of, range(self.config.layers)))
+
+    def _reads_pages(self, a: Attention) -> bool:
+        """Whether the device has a kernel for attention to pages of keys of these sizes; without one, all pages of each
+        token's sequence would be copied."""
+        keys = (1, ROWS, a.kv_heads, a.head_size)
+        if self.cache.is_packed:
+            types = [self.activations, i8, i8, i32, i32, f16, f16]
+            scales = (*keys[:3], a.head_size // BLOCK)
+        else:
+            types, scales = [self.cache] * 3 + [i32, i32], keys
+        shapes = ((1, 1, a.heads, a.head_size), keys, keys, (1, 1), (1,), scales, scales)
+        attrs = {"scale": a.scale, "causal": False, "window": None, "softcap": a.softcap}
+        node = node_of("paged_attention", [*map(TensorType, shapes, types)], attrs)
+        return self.session.device.support(node) == "native"
 
     def _compiled(self, chunk: int, head: Head, picking: Picking, beside: int = 0) -> _Program:
         def one(graph: Any, stage: Stage) -> CompiledGraph:

@@ -186,8 +186,8 @@ class RanksProgram:
         self._prepared = True
 
     def _ready(self) -> None:
-        """All parts are built before any runs: a rank that has no memory for its part would leave the others waiting on
-        their devices, which are lost then."""
+        """Builds all parts before any runs: if one rank lacked memory for its part, the others would wait for it on
+        their devices until these are lost."""
         if not self._prepared:
             self.prepare()
 

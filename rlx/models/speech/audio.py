@@ -53,7 +53,7 @@ def read_wav(path: str | os.PathLike[str], rate: int, held: IO[bytes] | None = N
 
 
 def _floats(raw: bytes, width: int, path: Any) -> F32:
-    """Integers of 1 (unsigned), 2, 3 or 4 bytes as parts of the largest."""
+    """Integers of 1 (unsigned), 2, 3 or 4 bytes, scaled to -1 to 1."""
     held = np.frombuffer(raw, np.uint8)
     if width == 1:
         return (held.astype(np.float32) - 128) / np.float32(128)
@@ -78,7 +78,8 @@ def resampled(samples: npt.NDArray[Any], source_rate: int, rate: int) -> F32:
     up, down = rate // part, source_rate // part
     cutoff = 0.95 * min(1.0, rate / source_rate)
     half = math.ceil(_ZEROS / cutoff)
-    # The output i lies at i·down/up of the input: a whole place, and one of `up` fractions, each with its own weights.
+    # Output i lies at i·down/up in the input: a sample's index plus one of `up` fractions, each of which has its own
+    # weights.
     taps = np.arange(-half + 1, half + 1)
     apart = taps[None, :] - np.arange(up)[:, None] / up
     weights = cutoff * np.sinc(cutoff * apart) * np.i0(_BETA * np.sqrt(np.clip(1 - (apart / half) ** 2, 0, 1)))

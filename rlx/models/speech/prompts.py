@@ -28,8 +28,8 @@ class Prompts(Record, slots=False):
     untimed: int
     languages: Mapping[str, int] = field(default_factory=dict)
     tasks: Mapping[str, int] = field(default_factory=dict)
-    suppressed: tuple[int, ...] = ()  # everywhere
-    first_suppressed: tuple[int, ...] = ()  # as the first token
+    suppressed: tuple[int, ...] = ()  # allowed nowhere
+    first_suppressed: tuple[int, ...] = ()  # not allowed as the first token
     latest_start: int | None = None  # the first timestamp may be this at most, in steps
     most: int = 448  # tokens of a chunk, its prompt included
 

@@ -78,7 +78,8 @@ _PARTS = {
 
 
 def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Keys have no bias in the files, and one of 0 here, so that q, k and v are one product."""
+    """The recipe of a weight. Keys have no bias in the files; here they have one of zeros, so that q, k and v are one
+    product."""
     side, rest = ("encoder", name[8:]) if name.startswith("encoder.") else ("decoder", name)
     stem, _, kind = rest.rpartition(".")
     if stem == "lm_head":

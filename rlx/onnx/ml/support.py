@@ -19,7 +19,7 @@ from rlx.onnx.reader.table import ML, op
 MAX_APART = 1 << 22  # differences of rows and support vectors that are made at once
 MAX_CLASSES = 65535
 TRIALS = 100  # trials of the probabilities' iteration
-NEAR = 0.005  # its error, for all classes together
+NEAR = 0.005  # the iteration ends at this error over the number of classes
 
 
 @op("SVMRegressor", domain=ML)

@@ -41,7 +41,8 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 class Trees(Record):
-    """Nodes as columns; a leaf is its own child. `weights` are by node and target; `scored` says where one is given."""
+    """The nodes of all trees, one array for each field; a leaf is its own child. `weights` has the weight of each node
+    for each target, `scored` which of these the file has."""
 
     roots: Array
     mode: Array

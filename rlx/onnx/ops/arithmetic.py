@@ -106,8 +106,8 @@ def mod(c: Call) -> Result:
 
 @op("Pow", since=7)
 def pow_(c: Call) -> Result:
-    """Integers raised to whole exponents, also those that come as floats, wrap; other powers are computed in a float
-    that holds both operands, an integer exponent's parity apart, since f64 may lose it."""
+    """Integers raised to whole exponents wrap, even if the exponents are floats. Other powers are computed in a float
+    that holds both operands; the parity of an integer exponent is kept apart, since f64 may lose it."""
     x, exponent, base, by = c.x(0), c.x(1), c.dtype(0), c.dtype(1)
     if integer_range(base) is None:
         if integer_range(by) is None or bits_of(by) <= 16 or _held(c, exponent, by, x.dtype.np):
@@ -157,7 +157,7 @@ def mean(c: Call) -> Result:
 @op("Clip", until=11)
 def clip_attributes(c: Call) -> Result:
     low, high = c.float("min"), c.float("max")
-    wide = o.cast(c.x(), "f32") if c.x().dtype.is_half else c.x()  # it holds the attributes
+    wide = o.cast(c.x(), "f32") if c.x().dtype.is_half else c.x()  # the attributes are f32
     x = wide if low is None else o.maximum(wide, low)
     return x if high is None else o.minimum(x, high)
 

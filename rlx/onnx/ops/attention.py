@@ -136,7 +136,7 @@ def attention(c: Call) -> Result:
     write_out = _scaled(c, q.shape[3])
     if cap:
         write_out.attributes["softcap"] = cap
-    if c.dtype() == np.float64:  # its function takes f32 unless the model asks for another precision
+    if c.dtype() == np.float64:  # onnx's function would compute its softmax in f32
         write_out.attributes["softmax_precision"] = c.int("softmax_precision", 11)
     if (
         c.n_outputs > 1

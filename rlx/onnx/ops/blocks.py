@@ -16,7 +16,8 @@ SIZES = (128, 32)  # elements of rlx's blocks; a larger block of a file is sever
 
 
 def block_size(size: int, columns: int) -> int | None:
-    """The elements of rlx's blocks into which rows fit that have a scale for each `size` elements; else None."""
+    """The block size of rlx that divides both `size`, the elements that share a scale, and the rows' length; else
+    None."""
     return next((s for s in SIZES if size % s == 0 and columns % s == 0), None)
 
 
@@ -37,7 +38,7 @@ def packed_rows(codes: Array, zeros: Array | None, scales: Array, size: int, bit
     if bits == 4:
         fields[0] = fields[0][..., ::2] | fields[0][..., 1::2] << 4
     elif symmetric:
-        fields[0] = fields[0] ^ middle  # numbers around 128 as bytes with a sign
+        fields[0] = fields[0] ^ middle  # codes minus 128, as signed bytes
     fields.append(np.ascontiguousarray(scales[:, blocks], np.float32)[..., None].view(np.uint8))
     if zeros is not None and not symmetric:
         fields.append(zeros[:, blocks, None].astype(np.uint8))

@@ -62,8 +62,8 @@ def converted(c: Call, v: Value, to: ElementType) -> Value:
 def _u64_to_float(c: Call, t: Tensor, to: DType) -> Tensor:
     """The number whose bits an i64 holds, as the nearest float.
 
-    From 2^63 on its half is converted, whose last bit says whether either of the number's last two is 1: no float has
-    room for these, and a tie stays one."""
+    From 2^63 on, half the number is converted and doubled. The lost last bit is kept in the half's last bit by "or": no
+    float holds these bits, and so ties stay ties."""
     half = o.bitwise_or(shift_right_u64(t, c.tensor(1, np.dtype(np.int64))), o.bitwise_and(t, 1))
     return o.where(o.less(t, 0), o.mul(o.cast(half, to), 2.0), o.cast(t, to))
 

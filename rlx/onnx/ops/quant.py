@@ -112,7 +112,8 @@ def dynamic_quantize(c: Call) -> tuple[Result, ...]:
 
 
 def shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
-    """Input i in i32 minus its zero point: one in all, one for each left row, or one for each right column."""
+    """Input i in i32 minus its zero point: one number, one for each row of the left input, or one for each column of
+    the right one."""
     x = o.cast(c.x(i), i32)
     if not c.has(zero):
         return x

@@ -20,7 +20,7 @@ _NORMAL = np.finfo(np.float32).tiny
 
 
 class Quantized(Record):
-    """x less its zero points, times the scales: one in all, or one for each index of an axis."""
+    """The tensor (x - zero) · scale; scale and zero point are one number, or one for each index of `axis`."""
 
     x: Tensor
     scale: Tensor
@@ -36,8 +36,8 @@ def note(c: Call, result: Tensor, axis: int | None) -> None:
 
 
 def operands(c: Call, a: Tensor, b: Tensor, axis: int, terms: int) -> tuple[Quantized, Quantized] | None:
-    """What two tensors were made of, if their product can be one of integers: b is constant, with scales along `axis`
-    at most, a with one in all, and `terms` are added up."""
+    """The integers behind two dequantized tensors, if their product can be computed from these: a must have one scale,
+    b must be constant with one scale or one for each index of `axis`, and the `terms` of a sum must fit into i32."""
     left, right = (c.known_values.quantized.get((t.graph, t.id)) for t in (a, b))
     if left is None or right is None or left.axis is not None or right.axis not in (None, axis):
         return None

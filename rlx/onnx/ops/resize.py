@@ -82,7 +82,8 @@ def resize(c: Call) -> Result:
     sizes, scales = _target(c, x, axes)
     rule = c.str("coordinate_transformation_mode", "half_pixel")
     if rule == "align_corners" and c.has(3) and c.known_ints(3):
-        # The last elements of both lie on each other, also on axes that have the scale of another.
+        # Last elements are aligned: the scale follows from the sizes, even on an axis whose size came from another's
+        # scale.
         corners = [size / n if size and n else 1.0 for size, n in zip(sizes, x.shape, strict=True)]
     else:
         corners = scales

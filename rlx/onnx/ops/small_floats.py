@@ -55,8 +55,8 @@ def rounded(x: Tensor, to: ElementType, saturate: bool) -> Tensor:
 def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
     """The magnitudes as e8m0, which has powers of two only: the next one up, down, or the nearest (ties up).
 
-    Of numbers below its least and above its greatest one, 0 and infinity too, `saturate` makes these, else NaN: also
-    where the rounding would lead back into the range.
+    Numbers below e8m0's least or above its greatest one (0 and infinity too) become that number with `saturate`, else
+    NaN, even if rounding would lead back into the range.
     """
     held = np.abs(np.asarray(to_odd(x), np.float64))
     part, exponent = np.frexp(held)  # held = part 2^exponent, part from 1/2 to 1

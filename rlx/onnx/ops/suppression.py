@@ -72,7 +72,7 @@ def ranked(scores: Array, count: int) -> Array:
     some = np.flatnonzero(scores >= lowest)
     if len(some) < count:
         return np.argsort(-scores, kind="stable")[:count]
-    if len(some) > count:  # several are equal to the last one that counts: the first of these do
+    if len(some) > count:  # the first ones of the scores equal to the lowest count
         more = scores[some] > lowest
         some = np.concatenate([some[more], some[~more][: count - np.count_nonzero(more)]])
     return some[np.argsort(-scores[some], kind="stable")]
@@ -210,7 +210,8 @@ def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
         steps.spend("NonMaxSuppression", 1 + width * table.size // _PAIRS_PER_STEP)
         block, stays, near = table[:, :width], left[:, :width], rest[..., :width]
         over = boxes.cover(block, near, block, near) & np.triu(np.ones((width, width), np.bool_), 1)
-        # A box stays if no better one that stays covers it: right from the first box on, one more in each round.
+        # A box stays if no better box that stays covers it. Each round is right for at least one more box, from the
+        # best.
         before, possible = None, stays
         while before is None or not np.array_equal(before, stays):
             before, stays = stays, possible & ~(over & stays[:, :, None]).any(1)

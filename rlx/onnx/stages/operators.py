@@ -393,7 +393,7 @@ def _non_max_suppression(
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
         return NotImplemented
     count = 0 if limit is None else int(limit.item())
-    if c.rows[0] is not None:  # as many of each class hold the first ones of all
+    if c.rows[0] is not None:  # the first rows over all classes need no more than so many of each
         count = min(count, c.rows[0])
     return suppressed(
         boxes, scores, count, 0.0 if overlap is None else float(overlap.item()),

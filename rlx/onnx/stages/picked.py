@@ -18,7 +18,7 @@ from rlx.onnx.reader.budget import take
 from rlx.onnx.reader.elements import Array
 
 _I64 = np.dtype(np.int64)
-_MANY, _EVERY = 1 << 16, 64  # so many numbers have a threshold first, from every 64th of them
+_MANY, _EVERY = 1 << 16, 64  # so many scores get a threshold, estimated from every 64th
 
 
 class Places:
@@ -36,8 +36,8 @@ class Places:
 
 
 class Picked:
-    """A value that is made by `array`: the places themselves (`rows` is None) in a shape of as many elements, or the
-    rows of an array at these places; with `at`, the numbers in the list of places of the places `at`."""
+    """A value that `array` computes: the places in this shape (`rows` is None), the elements of `rows` at these places,
+    or, with `at`, the index of each place of `at` in the list of places."""
 
     def __init__(
         self, places: Places, shape: tuple[int, ...], rows: Array | None = None, at: Array | None = None
@@ -126,8 +126,8 @@ def _top_k(c: Any, x: Any, k: Any) -> tuple[Array, Picked] | None:
 
 
 def _above_threshold(scores: Array, mask: Array, count: int) -> Array | None:
-    """The places of the `count` largest scores of a mask, of those above what some of them say is about the last one's;
-    None where these are too few."""
+    """The places of the `count` largest scores within a mask. Only scores above a threshold are sorted, which is
+    estimated from a sample; None where fewer than `count` are above it."""
     some = scores[::_EVERY][mask[::_EVERY]]
     rank = 16 + 3 * count // (2 * _EVERY)
     if rank >= len(some):

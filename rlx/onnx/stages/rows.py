@@ -44,8 +44,9 @@ def find_rows(
 
 
 def _passed(step: Any, constants: Mapping[str, Array], assumed: set[str]) -> int | None:
-    """How many of the first rows of its first input a node reads at most; -1 where it reads those of which it makes its
-    own first rows, None where it is not known. Names of constants that say so are added to `assumed`."""
+    """The number of rows that a node reads of its first input, from the first on; -1 if the first n rows of its output
+    need just the first n of the input; None if it is not known. Adds the names of constants that this depends on to
+    `assumed`."""
     kind, inputs = step.kind, step.inputs
     if kind in _WHOLE:
         return -1

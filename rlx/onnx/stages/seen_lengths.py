@@ -12,8 +12,8 @@ LONGEST = 1 << 30  # the length of an axis; a longer one would not fit a program
 
 
 class SeenLengths:
-    """The axes whose lengths differed between runs. Those that had equal lengths in every run share a dimension; a run
-    in which they differ parts them, so that there are at most as many changes as axes."""
+    """The axes whose lengths differed between runs. Axes that had equal lengths in every run share a dimension, until a
+    run in which they differ. So the dimensions change at most as often as there are axes."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], int] = {}
@@ -21,7 +21,7 @@ class SeenLengths:
         self._varied: set[tuple[str, int]] = set()
 
     def add(self, arrays: Mapping[str, Any]) -> bool:
-        """Takes the shapes of one more run; whether other axes vary, or are equal, than before it."""
+        """Takes the shapes of one more run; returns whether that changed which axes vary or which are equal."""
         dims = {(n, k): length for n, a in arrays.items() for k, length in enumerate(a.shape)}
         if dims.keys() != self._last.keys():  # the first run, or one of other ranks
             changed = bool(self._varied)

@@ -113,7 +113,8 @@ def conv_grad_weight(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _reach(node: Node) -> tuple[list[tuple[int, int]], list[int]]:
-    """The pads with which ONNX, rounding down, has as many windows as the op; and the dilations."""
+    """The pads with which ONNX has as many windows as the op when it rounds down (without ceil_mode), and the
+    dilations."""
     a, spatial = node.attrs, node.inputs[0].shape[2:]
     dilations = list(a.get("dilations", (1,) * len(spatial)))
     counts = pool_counts(node.op.name, node.inputs[0].shape, a)

@@ -137,7 +137,7 @@ def _axis(op: str, axis: int, x: Tensor) -> int:
 
 
 def _instead(function: Callable[..., Tensor]) -> Callable[[Sequence[Any], Mapping[str, Any]], Any]:
-    """How a call outside a trace runs: at once, without a kept program, which would be that of one rank."""
+    """How a call outside a trace runs: at once. No program is kept for the next call, since a program is one rank's."""
 
     def other(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
         x = args[0] if args else kwargs.get("x")

@@ -21,7 +21,6 @@ _MODULES = {
         standardize tril_indices triu_indices unwrap xlogy""",
     "types": "astype broadcast_shapes can_cast finfo iinfo isdtype result_type",
 }
-# The functions by name, and the module of each. Those of `types` compute nothing: they are what they are outside a
-# trace and inside.
+# The module of each function. Those of `types` compute nothing, so they are the same inside a trace and outside.
 LATER = {name: module for module, names in _MODULES.items() for name in names.split()}
 PLAIN = "types"

@@ -62,7 +62,7 @@ def _numbers(n: int, like: Tensor) -> Tensor:
 def _places(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """The indices of the nonzero elements of a flat x, i32 of length `size`, and a mask of those that are valid."""
     mask = cast_to(x, bool_)
-    rank = cumsum(mask, 0)  # i32: sums of bools are
+    rank = cumsum(mask, 0)  # i32, since the mask is bool
     total = movement.index(rank, slice(-1, None)) if x.size else x.graph.constant(np.zeros(1, np.int32))
     at = where(mask, rank - 1, size)  # the scatter drops indices of `size` and above
     positions = apply("scatter", at, _numbers(x.size, x), axis=0, length=size, reduction="none")

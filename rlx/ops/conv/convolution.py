@@ -146,8 +146,9 @@ def _bias_gradient(node: Node, d: Tensor) -> tuple[Tensor, ...]:
 
 
 def conv_cost(image: int, filters: int = 1) -> Callable[[Node], Cost]:
-    """The cost of an op in which each element of an image, the convolution's result or what has its shape, goes with
-    all of a filter. Both numbers are places among a node's inputs and result."""
+    """The cost of an op in which each element of an image (a convolution's result, or a tensor of that shape) is
+    multiplied with every element of one filter. `image` and `filters` index the node's inputs followed by its
+    result."""
 
     def cost(node: Node) -> Cost:
         tensors = (*node.inputs, node.output)

@@ -49,7 +49,8 @@ def _cosine(x: Tensor, kind: int) -> Tensor:
 
 
 def _sine(x: Tensor, kind: int) -> Tensor:
-    """The sine transform of the last axis, without a scale: that of type I by an odd signal, others by cosines."""
+    """The unscaled sine transform of the last axis: type I by the transform of an odd signal, other types by
+    `_cosine`."""
     n = x.shape[-1]
     sign = _row(x, (-1.0) ** np.arange(n))
     if kind == 1:

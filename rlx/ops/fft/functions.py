@@ -95,7 +95,7 @@ def _along(
 def _several(
     op: str, x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | int | None, rank: int
 ) -> list[tuple[int, int | None]]:
-    """The axes of a transform of several, each with its length, in the order in which they are given."""
+    """The axes of a multi-dimensional transform, each with its length or None, in the order given."""
     _checked_rank(op, x, rank)
     lengths = None if s is None else as_items(s, f"{op}: s")
     if axes is None:

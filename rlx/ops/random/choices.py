@@ -123,9 +123,9 @@ def truncated_normal(
 ) -> Tensor:  # fmt: skip
     """Numbers of the normal distribution of mean 0 and deviation 1 within [lower, upper].
 
-    Shape: with which lower and upper broadcast; None: what they broadcast to. Dtype: a float; f16 and bf16 are drawn in
-    f32. Gradient: none. Numerics: the inverse of the distribution at a uniform number, by the nearer tail, so that far
-    intervals keep their digits. Raises: ShapeError for several keys and for numbers lower ≥ upper; tensors
+    Shape: `shape`, to which lower and upper broadcast; None: what they broadcast to. Dtype: a float; f16 and bf16 are
+    drawn in f32. Gradient: none. Numerics: the inverse of the distribution at a uniform number, by the nearer tail, so
+    that far intervals keep their digits. Raises: ShapeError for several keys and for numbers lower ≥ upper; tensors
     with lower ≥ upper give lower. Follows jax.random.truncated_normal; its numbers differ.
     """
     op = "random.truncated_normal"

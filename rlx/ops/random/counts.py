@@ -102,10 +102,11 @@ def binomial(
     """How many of n trials of probability p succeed: by waiting times where n p or n (1 - p) is below 10, else by
     rejection (Hörmann, "The generation of binomial random variates", 1993), in loops on the device.
 
-    Shape: with which n and p broadcast; None: what they broadcast to. Dtype: f32 or f64, whole numbers, or i32, i64; n
-    or p in f64, and a result of f64, are drawn in f64, others in f32, in which n above 2²² lose digits. Gradient: none.
-    Raises: ShapeError for several keys, a number n that is no whole number from 0 on, and a number p outside of 0..1;
-    of tensors such n and p give NaN, or -1 in integers. Follows jax.random.binomial; its numbers differ.
+    Shape: `shape`, to which n and p broadcast; None: what they broadcast to. Dtype: f32 or f64, whole numbers, or i32,
+    i64; n or p in f64, and a result of f64, are drawn in f64, others in f32, in which n above 2²² lose digits.
+    Gradient: none. Raises: ShapeError for several keys, a number n that is no whole number from 0 on, and a number p
+    outside of 0..1; of tensors such n and p give NaN, or -1 in integers. Follows jax.random.binomial; its numbers
+    differ.
     """
     op = "random.binomial"
     kind = _counts(op, dtype)
@@ -165,7 +166,7 @@ def triangular(
 ) -> Tensor:
     """Numbers from left to right, whose density rises to `mode` and falls behind it. Gradient: to all three.
 
-    Shape: with which all broadcast. Tensors without left ≤ mode ≤ right and left < right give NaN. Otherwise as
+    Shape: `shape`, to which all broadcast. Tensors without left ≤ mode ≤ right and left < right give NaN. Otherwise as
     rlx.random.uniform. Follows jax.random.triangular."""
     op = "random.triangular"
     key, *ends = _one_key(op, key, left, mode, right)
@@ -182,8 +183,8 @@ def triangular(
 def wald(key: TensorLike, mean: TensorLike, shape: Shape = None, dtype: DTypeLike = f32) -> Tensor:
     """Numbers of Wald's distribution, the inverse Gaussian, of that mean and scale 1 (Michael and others, 1976).
 
-    Shape: with which mean broadcasts; None: mean's. Gradient: none. A mean that is not above 0 is refused, in tensors
-    it gives NaN. Otherwise as rlx.random.normal. Follows jax.random.wald; its numbers differ."""
+    Shape: `shape`, to which mean broadcasts; None: mean's. Gradient: none. A mean that is not above 0 is refused, in
+    tensors it gives NaN. Otherwise as rlx.random.normal. Follows jax.random.wald; its numbers differ."""
     d = _drawn("random.wald", key, shape, dtype, mean=mean)
     (mean,) = d.parameters
     mean = where(mean > 0.0, mean, np.nan)

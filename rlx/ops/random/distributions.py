@@ -129,8 +129,8 @@ def loggamma(key: TensorLike, a: TensorLike, shape: Shape = None, dtype: DTypeLi
 def gamma(key: TensorLike, a: TensorLike, shape: Shape = None, dtype: DTypeLike = f32) -> Tensor:
     """Numbers of the gamma distribution of shape a and scale 1, by rejection in a loop on the device.
 
-    Shape: with which a broadcasts; None: a's. Dtype: a float; f16 and bf16 are drawn in f32. Gradient: none, and an
-    UnsupportedOp where one with respect to a is asked for. Numerics: the result of a step of rejection may differ
+    Shape: `shape`, to which a broadcasts; None: a's. Dtype: a float; f16 and bf16 are drawn in f32. Gradient: none, and
+    an UnsupportedOp where one with respect to a is asked for. Numerics: the result of a step of rejection may differ
     between devices in rare elements, since normal numbers are within 4 ULP. Raises: ShapeError for several keys and for
     a number a ≤ 0; of a tensor a ≤ 0 and NaN give NaN. Follows jax.random.gamma; its numbers differ.
     """
@@ -172,8 +172,8 @@ def chisquare(key: TensorLike, df: TensorLike, shape: Shape = None, dtype: DType
 
 
 def t(key: TensorLike, df: TensorLike, shape: Shape = (), dtype: DTypeLike = f32) -> Tensor:
-    """Numbers of Student's distribution of df degrees of freedom. Otherwise as rlx.random.gamma. Follows jax.random.t,
-    whose numbers are others."""
+    """Numbers of Student's distribution of df degrees of freedom. Otherwise as rlx.random.gamma. Follows jax.random.t;
+    its numbers differ."""
     d = _drawn("random.t", key, shape, dtype, df=df)
     half = d.parameters[0] * 0.5
     spread = sqrt(half) * exp(_log_gamma(d.own_key(0), half) * -0.5)
@@ -197,9 +197,9 @@ def poisson(key: TensorLike, lam: TensorLike, shape: Shape = None, dtype: DTypeL
     """Numbers of the Poisson distribution of mean lam: by counting events (Knuth), from 10 on by rejection (Hörmann,
     "The transformed rejection method for generating Poisson random variables", 1993), in loops on the device.
 
-    Shape: with which lam broadcasts; None: lam's. Dtype: i32 or i64; lam in f64 is drawn in f64, any other in f32, in
-    which means above 2²² lose digits. Gradient: none. Raises: ShapeError for several keys and a number lam below 0; of
-    a tensor lam < 0 and NaN give -1. Follows jax.random.poisson; its numbers differ.
+    Shape: `shape`, to which lam broadcasts; None: lam's. Dtype: i32 or i64; lam in f64 is drawn in f64, any other in
+    f32, in which means above 2²² lose digits. Gradient: none. Raises: ShapeError for several keys and a number lam
+    below 0; of a tensor lam < 0 and NaN give -1. Follows jax.random.poisson; its numbers differ.
     """
     op, kind = "random.poisson", _integers("random.poisson", dtype)
     if isinstance(lam, int | float) and not lam >= 0:
@@ -240,8 +240,8 @@ def poisson(key: TensorLike, lam: TensorLike, shape: Shape = None, dtype: DTypeL
 def geometric(key: TensorLike, p: TensorLike, shape: Shape = None, dtype: DTypeLike = i32) -> Tensor:
     """How many trials of probability p the first success takes: ⌈log(u) / log(1 - p)⌉, at least 1.
 
-    Shape: with which p broadcasts; None: p's. Dtype: i32 or i64. Gradient: none. Raises: ShapeError for several keys
-    and a number p that is not in (0, 1]. Follows jax.random.geometric; its numbers differ.
+    Shape: `shape`, to which p broadcasts; None: p's. Dtype: i32 or i64. Gradient: none. Raises: ShapeError for several
+    keys and a number p that is not in (0, 1]. Follows jax.random.geometric; its numbers differ.
     """
     op, kind = "random.geometric", _integers("random.geometric", dtype)
     if isinstance(p, int | float) and not p <= 1:
@@ -286,7 +286,7 @@ def cauchy(key: TensorLike, shape: Sequence[int] | int = (), dtype: DTypeLike = 
 
 
 def lognormal(key: TensorLike, sigma: TensorLike = 1.0, shape: Shape = None, dtype: DTypeLike = f32) -> Tensor:
-    """exp(sigma · normal). Shape: with which sigma broadcasts; None: sigma's. Gradient: to sigma. Otherwise as
+    """exp(sigma · normal). Shape: `shape`, to which sigma broadcasts; None: sigma's. Gradient: to sigma. Otherwise as
     rlx.random.normal. Follows jax.random.lognormal; its numbers differ."""
     d = _drawn("random.lognormal", key, shape, dtype, sigma=sigma)
     return d.result(exp(d.parameters[0] * draws.normal(d.key, d.dims, d.work)))

@@ -23,6 +23,7 @@ from rlx.ops.composite import stack
 from rlx.ops.elementwise.binary import maximum
 from rlx.ops.elementwise.bits import bitwise_and, bitwise_or, bitwise_xor, left_shift, right_shift
 from rlx.ops.elementwise.select import where
+from rlx.ops.elementwise.unary import stop_gradient
 from rlx.ops.index.gather import gather, gather_elements
 from rlx.ops.movement.strided import reshape
 from rlx.ops.order import argsort
@@ -284,8 +285,7 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
     if isinstance(rate, Tensor):
         if rate.size != 1:
             raise ShapeError(f"{op}: the rate has shape {rate.shape}; expected one number")
-        rate = reshape(maximum(cast_to(tensors(op, u, rate)[1], f32), 0.0), ())
-        # `mul` sends a gradient to the scale, and bools end it: the rate's is that of these comparisons, none.
+        rate = stop_gradient(reshape(maximum(cast_to(tensors(op, u, rate)[1], f32), 0.0), ()))
         scale: Any = where(rate < 1, 1 / (1 - rate), 0.0)
     else:
         _check_probability(op, "rate", rate)

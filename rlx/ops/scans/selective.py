@@ -306,7 +306,7 @@ def selective_scan(
     )
     dtype = promote(*(t.dtype for t in (x, delta, B, C, *([more["z"]] if "z" in more else []))))
     inner = working(dtype)
-    for name, t in {"B": B, "C": C}.items():  # as given: errors of the node would show an axis of groups
+    for name, t in {"B": B, "C": C}.items():  # before an axis of groups is added, which the user did not give
         if x.ndim in (3, 4) and t.shape[:2] != x.shape[:2]:
             raise ShapeError(
                 f"{op}: {name} is {t.type} beside x {x.type}; expected the batch and the length of x, which is (batch, "

@@ -23,7 +23,7 @@ _SKEW = 0.01  # how far dot products of a rotation's rows may be from 0 and 1: t
 _WIDEST = 1e4  # limit on the width of a splat, as a multiple of its distance from the camera
 _SHORTEST = 1e-12  # the least squared length of a quaternion
 _BLUR = 0.3  # square pixels added to each variance
-_BESIDE = 0.15  # how far beside the picture, in its sizes, the projection is taken as linear around a splat's own place
+_BESIDE = 0.15  # the projection is linear around a splat's center up to this far outside the picture, in picture sizes
 
 
 class Projected(NamedTuple):

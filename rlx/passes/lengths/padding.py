@@ -45,7 +45,7 @@ class Unlike(Exception):
 
 class Given(Record, frozen=False):
     """An input whose value depends on the lengths: `value` computes it from the graph of the true lengths. `alike` are
-    other readings, which must agree with it."""
+    functions for other uses of this input, which must give the same value."""
 
     tensor: Tensor
     value: Callable[[Graph], Array]

@@ -186,7 +186,7 @@ class ReadyProgram(Ready):
     def _read(self) -> CompiledGraph:
         from rlx.runtime.saved.program import load
 
-        whole = load(self._file, self._session, None, None, trusted=True)  # it was loaded here before
+        whole = load(self._file, self._session, None, None, trusted=True)  # loaded on this machine before
         self._leave()
         self._file_end()
         if self._closed:

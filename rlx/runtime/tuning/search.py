@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rlx.backends.gpu.program.candidates import Decision
 
 LEAST_GAIN = 1.03  # a smaller gain is within the noise of such measurements
-MOST = 24  # limit on the candidates of a problem: those of the least estimated cost
+MOST = 24  # the candidates of a problem that are tried at most, cheapest estimates first
 _WARM_UPS, _RUNS = 2, 5
 _ENOUGH = 0.25  # seconds after which warming up ends; after twice as long, timing does too
 _TURNS = 10  # runs of each program when two are compared as a whole

@@ -21,6 +21,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models import load
 from rlx.models.language.model import load_folder
 from tests.models.language import peft_adapters, tiny
+from tests.models.language.test_families import folder_of
 from tests.models.language.tiny import nmse
 from tests.models.tiny import formula
 
@@ -65,6 +66,13 @@ def magnitudes(arrays: dict[str, Any], n: int) -> dict[str, Any]:
             for name in arrays if "lora_A" in name}  # fmt: skip
 
 
+def with_magnitudes(arrays: dict[str, Any]) -> dict[str, Any]:
+    """An adapter's matrices, and for each product magnitudes of its outputs."""
+    own = {name.replace("lora_B.weight", "lora_magnitude_vector"): formula(f"m{name}", array.shape[:1], 0.5, 1.0)
+           for name, array in arrays.items() if "lora_B" in name}  # fmt: skip
+    return arrays | own
+
+
 @pytest.mark.sample(vulkan=0)
 def test_adapters_take_turns_beside_packed_weights(device: str, tmp_path: Path) -> None:
     held = tiny.write_gguf(tmp_path / "model.gguf", "q8_0")
@@ -74,10 +82,7 @@ def test_adapters_take_turns_beside_packed_weights(device: str, tmp_path: Path) 
         kept, want = model.decoder.stages[0].weights, {None: tiny.logits(tiny.PACKED, given=held)}
         for name, targets, scale, settings in sets:
             arrays = matrices(tiny.PACKED, targets, 3, name)
-            if settings.get("use_dora"):
-                for key in [key for key in arrays if "lora_B" in key]:
-                    lengths = formula(f"m{key}", (len(arrays[key]),), 0.5, 1.0)
-                    arrays[key.replace("lora_B.weight", "lora_magnitude_vector")] = lengths
+            arrays = with_magnitudes(arrays) if settings.get("use_dora") else arrays
             model.load_adapter(name, write(tmp_path / name, arrays, targets, **settings))
             want[name] = tiny.logits(tiny.PACKED, given=merged(held, arrays, scale))
             assert nmse(want[name], want[None]) > 1e-3
@@ -223,6 +228,49 @@ def peft_folder(folder: Path, case: dict[str, Any]) -> Path:
     (folder / "adapter_config.json").write_text(json.dumps(case["config"]))
     (folder / "adapter_model.safetensors").write_bytes(base64.b64decode(case["tensors"]))
     return folder
+
+
+def test_magnitudes_of_the_output_matrix_beside_adapters_of_other_ranks(tmp_path: Path) -> None:
+    """Also in steps that take tokens of prompts, which have no logits."""
+    targets = ("lm_head", *SMALL)
+    dora = write(tmp_path / "d", with_magnitudes(matrices(tiny.LLAMA, targets, 3, "d")), targets, use_dora=True)
+    lora = write(tmp_path / "l", matrices(tiny.LLAMA, LARGE, 5, "l"), LARGE, r=5)
+    jobs = [(tiny.TOKENS[:4], "d"), (tiny.TOKENS, "l"), (tiny.TOKENS[:9], None), (tiny.TOKENS[3:], "d")]
+    folder = tiny.write_language_model(tmp_path / "m")
+    with load(folder, "cpu", context=48) as model:
+        for name, path in (("d", dora), ("l", lora)):
+            model.load_adapter(name, path)
+        want = [list(model.tokens(prompt, 5, adapter=name)) for prompt, name in jobs]
+        with model.batch(4) as batch:
+            numbers = [batch.add(jobs[0][0], 5, adapter="d")]
+            numbers += [batch.begin(prompt, 5, adapter=name) for prompt, name in jobs[1:]]
+            made = [token for _ in range(9) for token in batch.step(1, 30)]
+    assert [[token.token for token in made if token.sequence == number] for number in numbers] == want
+
+
+@pytest.mark.late
+def test_magnitudes_of_a_weight_with_several_products_in_a_layer(tmp_path: Path) -> None:
+    """Gemma 3n's router reads a layer's state before the layer's blocks and after them."""
+    folder = folder_of("gemma3n_text-0", tmp_path / "m")
+    held = {name: np.array(array) for name, array in safetensors.load(folder).items()}
+    arrays: dict[str, Any] = {}
+    for name, weight in held.items():
+        if name.endswith("modality_router.weight"):
+            bare = f"base_model.model.{name.removesuffix('.weight')}"
+            arrays[f"{bare}.lora_A.weight"] = formula(f"a{name}", (2, weight.shape[1]), 0.4)
+            arrays[f"{bare}.lora_B.weight"] = formula(f"b{name}", (weight.shape[0], 2), 0.4)
+    arrays = with_magnitudes(arrays)
+    adapter = write(tmp_path / "a", arrays, ("altup.modality_router",), r=2, use_dora=True)
+    with load(folder, "cpu", context=24, engine="numpy") as model:
+        plain = model.logits(tiny.TOKENS)
+        model.load_adapter("a", adapter)
+        got = model.logits(tiny.TOKENS, adapter="a")
+    # alpha / r is 3
+    corrected = {name: np.asarray(array, np.float32) for name, array in merged(held, arrays, 3.0).items()}
+    safetensors.save(folder / "model.safetensors", corrected)
+    with load(folder, "cpu", context=24, engine="numpy") as model:
+        want = model.logits(tiny.TOKENS)
+    assert nmse(got, want) <= 1e-11 < nmse(plain, want)
 
 
 def test_what_peft_has_written_gives_its_logits(tmp_path: Path) -> None:

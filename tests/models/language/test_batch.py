@@ -40,6 +40,18 @@ def test_a_prompt_taken_in_between_steps_changes_no_token(device: str, tmp_path:
         assert taken[:7] == [4, 4, 4, 4, 4, 1, 1] and not any(taken[7:])
 
 
+def test_steps_end_where_the_context_of_a_sequence_does(tmp_path: Path) -> None:
+    """Its last token has no row in the caches, so further steps would compute it anew from the row before."""
+    with load(tiny.write_language_model(tmp_path), "cpu", context=24) as model, model.batch(3) as batch:
+        prompts = [tiny.TOKENS.tolist(), [4, 7], [*tiny.TOKENS.tolist(), 9]]
+        want = [list(model.tokens(prompt)) for prompt in prompts]
+        made: dict[int, list[int]] = {batch.add(prompt): [] for prompt in prompts}
+        while batch.free < 3:
+            for sequence, token, *_ in batch.step(8):
+                made[sequence].append(token)
+    assert list(made.values()) == want and [len(tokens) for tokens in want] == [4, 23, 3]
+
+
 class Multiples:
     """Multiples of a number, each greater than the last, until none is left below 30."""
 

@@ -18,6 +18,7 @@ from rlx.models.language.shaping import Penalties
 from tests.models.language import tiny
 from tests.models.language.test_adapters import SMALL, matrices, write
 from tests.models.language.test_batch import Multiples
+from tests.models.language.test_families import folder_of
 
 TOKENS = np.random.default_rng(5).integers(3, 60, 700).astype(np.int32)
 Job = tuple[Any, int, dict[str, Any]]  # a prompt, how many tokens are to follow it, settings
@@ -47,10 +48,12 @@ def texts(batch: Batch, jobs: list[Job], beside: int) -> list[list[tuple[int, st
     [("GEMMA", None, True), *(pytest.param(config, pages, lookup, marks=pytest.mark.late) for config, pages, lookup in
                               (("GEMMA", 12, False), ("LLAMA", None, False), ("LLAMA", 12, True)))],
 )  # fmt: skip
-def test_prompts_beside_steps_change_no_token(config: str, pages: int | None, lookup: bool, tmp_path: Path) -> None:
+def test_prompts_beside_steps_change_no_token(
+    config: str, pages: int | None, lookup: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Greedy texts and draws, with masks, penalties, ends and adapters; prompts that begin with what slots or pages
     hold, one of one token, and more of them than pages have room for. A layer with a window has a ring of rows, which
-    begin anew within the longest prompt."""
+    begin anew within the longest prompt. Each token of a prompt is computed once, or not at all."""
     folder = tiny.write_language_model(tmp_path / "m", {**getattr(tiny, config), "max_position_embeddings": 1024})
     jobs: list[Job] = [
         (TOKENS[:90], 14, {}), (TOKENS[:150], 9, {"sampling": Sampling(0.9, seed=3)}), (TOKENS[:1], 5, {}),
@@ -67,7 +70,15 @@ def test_prompts_beside_steps_change_no_token(config: str, pages: int | None, lo
             assert {4, 5} < {len(text) for text in want}
         with model.batch(3, pages=pages, lookup=lookup) as batch:
             batch.prepare(everything)
-            assert texts(batch, jobs, 50) == want and batch.prompted - batch.shared > 400
+            parts, run = list[int](), batch._run
+
+            def counted(going: Any, count: int, part: Any = None) -> Any:
+                parts.append(0 if part is None else part.shape[1])
+                return run(going, count, part)
+
+            monkeypatch.setattr(batch, "_run", counted)
+            assert texts(batch, jobs, 50) == want
+        assert batch.prompted + batch.shared == sum(len(prompt) for prompt, *_ in jobs) and sum(parts) > 500
 
 
 @pytest.mark.late
@@ -139,6 +150,13 @@ def test_a_limit_within_which_all_tokens_are_is_none(tmp_path: Path) -> None:
         assert batch._held[0] is not None and batch._held[0].picking == Picking(False)
         tokens = [token.token for _ in range(8) for token in batch.step()]
         assert tokens == list(model.tokens([4, 7], 8, Sampling(1.5, seed=3)))
+
+
+def test_all_layers_keys_must_have_a_kernel_of_pages(tmp_path: Path) -> None:
+    """Layers with windows have heads of 8 elements, the others of 12, which no kernel of Vulkan reads from pages."""
+    for device, fuses in (("cpu", True), ("vulkan", False)):
+        with load(folder_of("gemma4_text-0", tmp_path / device), device, context=32) as model, model.batch(2) as batch:
+            assert batch.fuses is fuses
 
 
 def test_what_cannot_be_beside_is_refused(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def bind_packed(
         raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
     if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
         return None
-    # A scale's place follows from that of its integers.
+    # The scales must lie where their integers' positions say.
     if any([BLOCK * n for n in _steps(s)[:3]] != _steps(x)[:3] for x, s in ((k, k_scales), (v, v_scales))):
         return None
     bound = _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx)
@@ -76,7 +76,7 @@ def bind_paged(
     rows, by_head = pools[0].shape[2], [x.swapaxes(1, 2) for x in scales]
     if q.shape[2] > _PAGED_QUERIES or name_of(q) not in STORED or table.size * rows == 0:
         return None
-    # A scale's place follows from that of its integers.
+    # The scales must lie where their integers' positions say.
     if any([BLOCK * n for n in _steps(s)[:3]] != _steps(x)[:3] for s, x in zip(by_head, pools, strict=False)):
         return None
     if table.strides[-1] != table.itemsize or not all(_steps(a)[3] == 1 for a in (q, *pools, y)):

@@ -43,9 +43,9 @@ _MASK_STRIDES = ("mask_batch", "mask_head", "mask_query")
 
 
 class ScoresGradient(Record):
-    """Rows of scores p and of their probabilities' gradients ds, of n keys, become probabilities P and scale · P (dP -
-    Σ P dP). `before` is the number of keys that the first query sees (causal). Strides of the mask are in bytes.
-    `mask`: an "f32" mask is added to scores, a "bool" one hides keys where it is false."""
+    """Overwrites rows over n keys: scores p by probabilities P, and gradients ds, which hold dP, by scale · P (dP - Σ P
+    dP). `before` is the number of keys that the first query sees (causal). Strides of the mask are in bytes. `mask`: an
+    "f32" mask is added to scores, a "bool" one hides keys where it is false."""
 
     causal: bool
     windowed: bool

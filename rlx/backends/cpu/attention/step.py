@@ -39,7 +39,7 @@ from rlx.ir.expr import arg
 from rlx.ops.attention.step import parts as optional
 from rlx.records import Record
 
-_MAX_HEAD_ELEMENTS = 512  # the code has one register for each of their vectors
+_MAX_HEAD_ELEMENTS = 512  # a longer head's vectors would not fit into registers
 _KEYS_PER_BLOCK = 64  # their scores are on the stack; a part has a multiple of so many rows
 _MAX_PARTS = 128  # most parts of a sequence's rows
 _COLUMNS = 8  # consecutive items are distant parts, so that each thread gets some filled rows of a cache
@@ -235,8 +235,8 @@ class _Part:
             self.k.prefetch(self.k.at(self._row(base, row + _ROWS_AHEAD), line))
 
     def _score(self, keys: Value, query: Value, heads: int, count: Value, ask: bool) -> None:
-        """Scores of a tile of heads, some keys at a time: as many accumulators as a vector has lanes, whose lanes are
-        then added up together."""
+        """Computes the scores of a tile of heads for some keys at a time. There are as many accumulators as lanes, so
+        that one transposing sum reduces them all."""
         k, spec, lanes = self.k, self.spec, self.spec.lanes
         each = lanes // heads
         with k.loop(0, count, each) as j:

@@ -55,7 +55,7 @@ class AddTapsKernel(Record):
     phases: tuple[Taps, ...]
     inner: int
     outer: int
-    tree: Expr | None = None  # the tree of the sum, and of the bias if there is one
+    tree: Expr | None = None  # the epilogue: argument 0 is the sum, argument 1 the bias if any
     bias: DType | None = None
     out: DType = f32
 
@@ -128,8 +128,8 @@ def few_output_steps(
     x: Array, w: Array, bias: Array | None, out: Array, phases: Sequence[Taps], axes: Sequence[Sequence[int]],
     tree: Expr | None, ctx: EngineContext,
 ) -> list[EngineStep]:  # fmt: skip
-    """x (N, C, *S) in f32, w (C, O, *K), out (N, O, *T). `phases` are the last axis', as AddTapsKernel has them, and
-    `axes` the numbers of each axis before."""
+    """x (N, C, *S) in f32, w (C, O, *K), out (N, O, *T). `phases` are those of the last axis, as in AddTapsKernel;
+    `axes` has the numbers of each axis before it."""
     (n, c, *shape), (_, o, *kernel) = x.shape, w.shape
     if len(phases) > _MOST_PHASES or kernel[-1] > _MOST_TAPS:
         raise Declined(f"{o} outputs with strides of {len(phases)}")

@@ -145,7 +145,7 @@ def _at(phase: Sequence[Phase]) -> Any:
 
 
 def _is_product(node: Node, x: Array, out: Array, bias: Sequence[Array], w: Array) -> bool:
-    """Whether this is one matrix product for each image, both of which have the order of their shapes."""
+    """Whether this is one matrix product for each image, with x and out contiguous in the order of their shapes."""
     single = set(w.shape[2:]) == {1} and x.shape[2:] == out.shape[2:] and set(node.attrs["strides"]) == {1}
     return single and not bias and w.dtype == x.dtype == out.dtype and node.attrs["groups"] == 1 and contiguous(x, out)
 
@@ -179,8 +179,7 @@ class _Phases(Record):
         return self.groups > 1 and self.w.shape[:2] == (self.groups, 1)
 
     def packed(self, every: Sequence[Sequence[Phase]]) -> Sequence[Panels | None]:
-        """The panels of each phase of a fixed weight, which together are one form of it; None where each run packs
-        them."""
+        """The packed panels of each phase's part of the weight; None for phases whose panels are packed in each run."""
         taps = sum(math.prod(p.number for p in phase) for phase in every)
         # Taps that no element uses are in no phase: then the panels lack them and cannot replace the weight.
         if not self.fixed or self.depthwise or taps != math.prod(self.w.shape[2:]):

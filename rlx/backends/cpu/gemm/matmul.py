@@ -88,7 +88,7 @@ def bind_matmul(
         a = widened(a, ctx, steps)
     if len(ins) == 2 and epilogue_of(node) is None and _is_long_sum(a, b, outs[0]):
         if following is not None:
-            raise Declined("parts of a sum before another node")  # as for tiles, bits must not depend on the plan
+            raise Declined("parts of a sum before another node")  # other last bits, as above
         return _sum_of_parts(a, b, out, ctx)
     if merged and math.prod(batch) == 1 and m >= _TURNED and k >= _TURNED and a.strides[-2] == a.itemsize:
         a = _turned(a.reshape(m, k), ctx, steps).reshape(a.shape)

@@ -37,7 +37,7 @@ _SMALL_PANELS_BYTES = 1 << 18  # panels of this size stay in a cache from one ru
 _AHEAD_BYTES = 4096  # how far ahead panels are prefetched
 _FAR_AHEAD_BYTES = 4 * _AHEAD_BYTES  # the distance where they come from memory
 _SKIPPED = 0.1  # a smaller share of all tiles' taps in the padding is not worth a branch
-_ROWS_AHEAD = 8  # rows of b, where it is read in place
+_ROWS_AHEAD = 8  # how many rows ahead b is prefetched where it is read in place
 
 
 def narrow_float(dtype: np.dtype[Any]) -> bool:

@@ -20,7 +20,7 @@ _ARGS = pointers("x", "out") + sizes(
     "rows", "columns", "x_row", "out_row", "inner", "x_inner", "x_outer", "out_inner", "out_outer", "all_rows",
     "part_rows", "parts",
 )  # fmt: skip
-_FEW_ROWS = 4  # so many rows are interleaved at most
+_FEW_ROWS = 4  # so few rows are interleaved
 _ITEM_BYTES = 16_384  # an item whose columns have fewer bytes is not cut into parts
 
 

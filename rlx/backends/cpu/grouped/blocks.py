@@ -16,10 +16,10 @@ _TILE_ROWS = 192  # their sums lie on the stack
 
 
 class GroupedBlockKernel(Record):
-    """An item is the columns of a panel for a tile of x's rows, which are f32. `rows` of x are multiplied at a time, or
-    a third of them. Sums leave the registers after each piece of a row: their order does not depend on the tiles. Steps
-    are in bytes; `panels` are the items of a tile. For a weight stored term by term, `w_row` is the step from term to
-    term."""
+    """An item multiplies a tile of x's rows (f32) with one panel of columns of its expert's weight; a tile has `panels`
+    items. At most `rows` rows of x are multiplied at once. Sums go to memory after each piece of a row, so that their
+    order does not depend on the tiles. Steps are in bytes. For a weight stored term by term, `w_row` is the step from
+    term to term."""
 
     lanes: int
     rows: int

@@ -15,7 +15,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype
 from rlx.records import Record, replace
 
-_EXPERTS_PER_ROW = 2  # where rows are fewer, several often share an expert, whose floats are decoded once
+_EXPERTS_PER_ROW = 2  # fewer rows often share an expert, which floats decode once
 _TALL = 4  # rows of x for which a weight's row is decoded once; two and three cost as much
 
 

@@ -59,7 +59,7 @@ def _run(call: Transform, x: Array, out: Array, conjugate: tuple[bool, bool], fa
 def _bind(
     node: Node, x: Array, out: Array, ctx: BindContext, kind: str, conjugate: tuple[bool, bool], inverse: bool
 ) -> list[Step]:
-    """Lines of x, one in each row, by the library's function `kind`."""
+    """Transforms the rows of x by the FFT library's function `kind`."""
     n = node.attrs["n"]
     norm, factor = _norm(n, inverse, node.attrs["scale"])
     call = partial(getattr(library(), kind), n=n, norm=norm)

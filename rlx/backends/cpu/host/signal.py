@@ -46,7 +46,7 @@ def bind_overlap_add(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
 
 @cpu_kernel("segment_power")
 def bind_segment_power(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks of segments that stay in a cache, each transformed by the library and added."""
+    """Transforms segments in blocks that fit into a cache, and adds up their powers."""
     (x, window), out = ins, outs[0]
     if out.size == 0:
         return []
@@ -73,7 +73,7 @@ def bind_segment_power(node: Node, ins: Sequence[Array], outs: Sequence[Array], 
 
 @cpu_kernel("segment_spectra")
 def bind_segment_spectra(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks of segments that stay in a cache, each transformed by the library and written across."""
+    """Transforms segments in blocks that fit into a cache, and writes each segment's spectrum as a column."""
     (x, window), out = ins, outs[0]
     if out.size == 0:
         return []
@@ -103,8 +103,8 @@ def _between_zeros(x: Array, wide: Array, start: int) -> None:
 
 @cpu_kernel("segment_signal")
 def bind_segment_signal(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks of segments transformed back by the library. A block writes the samples that no later one reaches, with
-    the segments before it that reach them."""
+    """Transforms spectra back to segments and adds them up where they overlap. Each block writes samples of its own;
+    segments of earlier blocks that reach these are transformed again."""
     (z, window), out = ins, outs[0]
     if out.size == 0:
         return []

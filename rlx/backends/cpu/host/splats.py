@@ -182,7 +182,7 @@ def _into(
     into += light * shade
     known = (alpha > 0) & (falls * rows[:, 5:6] < ALPHA_MAX)
     into *= known
-    if np.isnan(into.sum()):  # the gradient of a later splat, 0 for those that the pixel skips
+    if np.isnan(into.sum()):  # a later splat's NaN must not reach splats that the pixel skips
         np.copyto(into, 0, where=~known)
     parts[at, 6:] = weight @ gradient[:, :3]
     parts[at, 5] = _sums(falls, into)

@@ -176,8 +176,8 @@ class Block:
 
 
 class ByteBlock(Block):
-    """A block whose elements are its integers, as bytes; `scales` are the scale and the minimum, negated, of the last
-    elements, which share them. Of formats without zero points."""
+    """A block of which the integers are read, as bytes. `scales`: the scale, and the negated minimum if any, of the
+    elements read last. Only for formats without zero points."""
 
     scales: tuple[Value, Value | None]
 
@@ -425,8 +425,8 @@ def decodes(dtype: DType, machine: Machine) -> bool:
 
 
 class Rows:
-    """Decodes blocks of packed rows in a kernel. `most` blocks at most are prepared at a time; `kind` is what stands
-    for a block."""
+    """Decodes blocks of packed rows in a kernel. At most `most` blocks are prepared at a time; `kind` is the class for
+    a block."""
 
     def __init__(
         self, k: Kernel, dtype: DType, lanes: int, lookup: bool, most: int = 0, kind: type[Block] = Block

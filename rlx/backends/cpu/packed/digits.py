@@ -97,7 +97,7 @@ class Run:
         both = [trees.load(k, x, k.at(start, h * LANES * x.itemsize), LANES) for h in (0, 1)]
         magnitudes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
         most = k.fold(k.max(*magnitudes), lambda a, b: k.max(a, b))
-        if bits == 8 * digits - 1:  # no digit is above 127: the largest numbers of a power of two would need one
+        if bits == 8 * digits - 1:  # digits are at most 127, so the largest numbers need the next power of two as scale
             most = k.min(most, 0x7F800000) + 0x20000
         exponent = k.max(most >> 23, bits)
         shift = k.bits(254 + bits - 1 - exponent << 23, F32)

@@ -51,8 +51,8 @@ class DotKernel(Record):
         return k.text()
 
     def prepared(self, k: Kernel) -> Part:
-        """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both, and
-        of the numbers of x's rows, where these are not 0, 1, …."""
+        """A function that writes the code for `count` rows of the weight from row `first` on. It takes the kernel's
+        words, `first`, `count`, and the indices of x's rows, by default 0, 1, …."""
         lanes, rows, together = self.lanes, self.rows, self.together
         element = trees.class_of(self.weight) if not self.weight.is_packed else F32
         vector = element.of(lanes)
@@ -124,8 +124,8 @@ class DotKernel(Record):
         whole = w["units"] & -unroll
         with k.loop(0, whole, unroll) as i:
             here = [k.at(row, i * size) for row in rows]
-            # With one row of x some processors ask for lines far enough ahead, more of them at once than by
-            # instructions; more rows take longer than any looks ahead.
+            # With one row of x, the hardware prefetcher of some processors is enough, and has more loads under way than
+            # prefetch instructions would. With more rows it does not look far enough ahead.
             for line in range(0, unroll * size, LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
                 k.prefetch(k.at(here[0], AHEAD_BYTES + line))
             for u in range(4):

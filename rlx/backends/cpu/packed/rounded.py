@@ -14,7 +14,7 @@ from rlx.ops.packed_int8 import BLOCK, SMALLEST
 from rlx.records import Record
 
 _INFINITY = 0x7F800000
-SUMS = 2.0**-12  # what sums of a block are times, since they may be beyond f32; minimums are times 2^12
+SUMS = 2.0**-12  # the factor of a block's sums, which may exceed f32; minimums get the inverse, 2^12
 
 
 class RoundKernel(Record):

@@ -98,7 +98,8 @@ class Row:
 
 
 class Sums:
-    """Sets of as many vectors as a vector has lanes, stored one by one, whose lanes are then added up together."""
+    """Vectors on the stack, in `count` sets of as many vectors as lanes: they are stored one by one, and `total` adds
+    up the lanes of all vectors of a set at once."""
 
     def __init__(self, k: Kernel, kind: Type, lanes: int, count: int = 1) -> None:
         self.k, self.kind, self.lanes = k, kind, lanes
@@ -126,6 +127,6 @@ def spread(k: Kernel, base: Value, at: Value | int, kind: Type, lanes: int) -> V
 
 
 def each(k: Kernel, count: Value, width: int, body: Callable[[Value, Value], None]) -> None:
-    """Calls the body with the first of every `width` of `count`, and how many follow."""
+    """Calls body(first, n) for each run of up to `width` of `count` items: its first index and its length."""
     with k.loop(0, count, width) as start:
         body(start, k.min(count - start, width))

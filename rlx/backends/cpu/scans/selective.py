@@ -34,8 +34,8 @@ _REQUIRED = 5
 
 
 class SelectiveScan(Record):
-    """`inner` channels follow each other, of a head where A is scalar, else of a group; a batch has `outer` such, and
-    `per` of them share B and C."""
+    """`inner` consecutive channels form a head where A is scalar, else a group. A sequence has `outer` of these, and
+    each `per` of them share B and C."""
 
     kind: str
     states: int

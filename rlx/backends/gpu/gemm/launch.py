@@ -129,7 +129,7 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
 
 
 def _half_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
-    """Tiles of matrix instructions for halves in whole units."""
+    """Tiles of matrix instructions for 16-bit operands whose rows are whole units of 16 bytes."""
     kernel = MATMUL_HALVES_WIDE if chosen.tile == "l" else MATMUL_HALVES
     defines: dict[str, str | int] = {
         "T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a,

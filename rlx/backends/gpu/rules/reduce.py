@@ -189,7 +189,7 @@ def squares_of(ctx: Lowering, x: Tensor) -> tuple[Tensor, Tensor] | None:
     image, centers = node.inputs
     if explicit(node_trees(node)) != _squares(image.dtype) or not (image.dtype == f32 or image.dtype.is_half):
         return None
-    # A single channel, or a single pixel, leaves the kernel no axis along which it reads the centers.
+    # The kernel reads one center a channel; with one channel, or one pixel, the reduced axes merge otherwise.
     each = (1, x.shape[1], *(1,) * (x.ndim - 2))
     centered = centers.dtype == f32 and (1,) * (x.ndim - centers.ndim) + centers.shape == each
     alike = image.shape == x.shape and centered and 1 < x.shape[1] < x.size

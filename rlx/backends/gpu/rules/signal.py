@@ -1,4 +1,4 @@
-"""Lowering of frames, by strided reads, of their sum and their power, and of peaks."""
+"""Lowering of the ops of signals: frames (strided reads), overlapping sums and spectra of frames, and peaks."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ PEAKS = declare(
 )
 _WORKGROUPS_PER_UNIT = {16: 5, 32: 4}  # keys: the elements that a thread holds
 _SHARED_BYTES = 19 << 10  # a workgroup that exchanges one part at a time has this memory: 4736 floats and more
-_AT_ONCE_BYTES = 40 << 10  # both parts of the numbers are exchanged at once in so much shared memory
+_AT_ONCE_BYTES = 40 << 10  # this much exchanges real and imaginary parts at once
 
 
 @lowers("frame", when=moves_natively)

@@ -283,8 +283,8 @@ def size_of_gradient(
     scale: float,
     over_elements: Callable[[Array], Any] = np.mean,
 ) -> Any:
-    """√(Σ terms²) over the elements of the gradients of q and k, their root mean square or largest, for weights p;
-    `delta`, one number per row, is by default the sum of |P dP|."""
+    """The scale of rounding errors in the gradients of q and k for probabilities p: √(Σ terms²) of their elements,
+    combined by `over_elements`. `delta`, one number per row, is by default the sum of |P dP|."""
     q, k, v = operands
     group = q.shape[1] // k.shape[1]
     k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))

@@ -65,7 +65,7 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
 
     def taken(values: Sequence[Value]) -> Value:
         (value,) = values
-        if isinstance(value, PackedArray):  # its rows are outputs
+        if isinstance(value, PackedArray):  # packed tensors have the outputs as rows; others are transposed below
             data = value.data[:, each]
             return PackedArray(value.dtype, (*data.shape[:2], value.shape[2]), data)
         return turned(value[:, :, each])

@@ -48,7 +48,7 @@ def zamba2(f: Fields) -> LanguageConfig:
                "mamba_headdim": inner // states_heads}  # fmt: skip
     for name, value in derived.items():  # A file may say what the class computes of other settings.
         f.must_be(name, value, None)
-    f.must_be("tie_word_embeddings", True)  # With false the class does not share the blocks either.
+    f.must_be("tie_word_embeddings", True)  # With false transformers' class would not share the blocks.
     if f.flag("use_long_context", False):
         f = f.but(max_position_embeddings=16384)
     size = 2 * width // heads
