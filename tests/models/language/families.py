@@ -48,7 +48,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
 GGUF = {**BY_MODEL_TYPE, **PLAIN}
 CPP: list[Any] = []  # llama.cpp's libraries, where the command has their folder
-DELTA = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid", "zamba2")  # with recurrences in f32
+# With parts in f32 whatever the dtype, whose rounding later layers amplify.
+DELTA = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid", "zamba2", "gemma3n_text")
 ONES = ("beta", ".D", "layer_scalar", "expert_scale", "router.scale")  # parts whose numbers are around 1
 LIMIT = 1e-11  # the most that squared errors beside float64 may be of the sum of squares
 
@@ -272,10 +273,11 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                           "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
                           "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}},
                      {**BASE, **LAYERED, "num_hidden_layers": 11, "head_dim": 8, "num_kv_shared_layers": 0,
-                      "altup_correct_scale": False, "tie_word_embeddings": False},
+                      "intermediate_size": 256, "altup_correct_scale": False, "tie_word_embeddings": False},
                      {**BASE, **LAYERED, "num_hidden_layers": 4, "head_dim": 12, "num_kv_shared_layers": 2},
                      {**BASE, **LAYERED, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 90,
-                      "head_dim": 12, "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.95] * 6,
+                      "intermediate_size": 512, "head_dim": 12, "num_kv_shared_layers": 0,
+                      "activation_sparsity_pattern": [0.95] * 6,
                       "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500.0},
                                           "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}}),
     "zamba2": ({**SHARED, "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
@@ -639,6 +641,19 @@ def unpacked_names(groups: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return result
 
 
+def nearby_error(folder: Path, kind: str, ids: Any, seed: int) -> float:
+    """torch's error in f32 with weights that are the folder's but for a thousandth: where layers amplify rounding, that
+    of one set of weights is chance."""
+    torch = outside("torch")
+    torch.manual_seed(seed)
+    model = judge(folder, kind)
+    for values in model.parameters():
+        values.mul_(1 + 1e-3 * torch.rand_like(values)).copy_(values.to(torch.float32).to(torch.float64))
+    with wholly_float64() if kind in DELTA else contextlib.nullcontext():
+        want = model(ids).logits[0, -1, :16].numpy()
+    return error(model.float()(ids).logits[0, -1, :16].numpy(), want)
+
+
 def freeze() -> int:
     """Writes what transformers makes of folders whose weights a formula gives, and torch's own error in f32 where that
     is large."""
@@ -653,6 +668,8 @@ def freeze() -> int:
                 with wholly_float64() if kind in DELTA else contextlib.nullcontext():
                     logits = judge(Path(base), kind)(ids).logits[0].numpy()
                 single = error(judge(Path(base), kind).float()(ids).logits[0, -1, :16].numpy(), logits[-1, :16])
+                if 4 * single > LIMIT:
+                    single = max(single, *(nearby_error(Path(base), kind, ids, seed) for seed in range(8)))
                 own = {} if kind in FAMILIES else {"config": written(Path(base), kind, settings)}
             made[f"{kind}-{i}"] = {
                 **own, "tensors": packed_names(shapes), "logits": [float(f"{v:.10g}") for v in logits[-1, :16]],
