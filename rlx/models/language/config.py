@@ -22,7 +22,9 @@ MOST_ANGLE = 1e6  # radians per position; published models have at most 1
 
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around", "post", "inside"]
-Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybrid", "lightning", "mlp", "experts"]
+Mixer = Literal[
+    "attention", "latent", "mamba", "mamba2", "delta", "kda", "conv", "hybrid", "lightning", "mlp", "experts"
+]
 ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 

@@ -14,6 +14,7 @@ from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.blocks import Blocks, WeightTypes
 from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
+from rlx.models.language.kda import kda
 from rlx.models.language.latent import latent
 from rlx.models.language.pages import pages_for
 from rlx.models.language.recurrent import conv, delta, hybrid, lightning, mamba, mamba2
@@ -30,6 +31,7 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "delta": delta,
+    "kda": kda,
     "latent": latent,
     "conv": conv,
     "hybrid": hybrid,

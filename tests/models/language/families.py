@@ -49,7 +49,8 @@ IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
 GGUF = {**BY_MODEL_TYPE, **PLAIN}
 CPP: list[Any] = []  # llama.cpp's libraries, where the command has their folder
 # With parts in f32 whatever the dtype, whose rounding later layers amplify.
-DELTA = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid", "zamba2", "gemma3n_text")
+DELTA = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid", "zamba2", "gemma3n_text",
+         "kimi_linear")
 ONES = ("beta", ".D", "layer_scalar", "expert_scale", "router.scale")  # parts whose numbers are around 1
 LIMIT = 1e-11  # the most that squared errors beside float64 may be of the sum of squares
 
@@ -280,6 +281,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                       "activation_sparsity_pattern": [0.95] * 6,
                       "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500.0},
                                           "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}}),
+    "kimi_linear": ({**ROUTED, **LATENT, "n_group": 2, "topk_group": 1, "num_local_experts": 8, "linear_head_dim": 8,
+                     "linear_num_heads": 3, "linear_conv_kernel_dim": 3, "attention_bias": True,
+                     "layer_types": HYBRID, "rms_norm_eps": 1e-3},
+                    {**{k: v for k, v in ROUTED.items() if k != "first_k_dense_replace"}, **LATENT,
+                     "num_local_experts": 8, "num_hidden_layers": 5, "q_lora_rank": None, "norm_topk_prob": False,
+                     "linear_head_dim": 12, "linear_num_heads": 2}),
     "zamba2": ({**SHARED, "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
                 "num_mem_blocks": 2, "use_shared_attention_adapter": True, "use_mem_rope": True, **ROPE,
                 "add_bias_linear": True, "adapter_rank": 5, "mamba_ngroups": 2, "time_step_min": 0.7},

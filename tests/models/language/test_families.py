@@ -92,7 +92,7 @@ BLOCKS = {
     "deepseek_v3-0": "latent attention", "bloom-0": "ALiBi", "falcon-1": "ALiBi, rounded",
     "ministral3-0": "queries by position", "hunyuan_v1_dense-0": "norms behind ropes",
     "falcon_h1-0": "both side by side", "minimax-0": "lightning attention", "nemotron_h-0": "layers of one block",
-    "olmo_hybrid-0": "norms by layer",
+    "olmo_hybrid-0": "norms by layer", "kimi_linear-1": "Kimi's delta attention",
     "zamba2-1": "blocks that layers share", "gemma4_text-1": "values of keys", "gemma3n_text-0": "several streams",
     "gemma4_text-0": "keys of earlier layers",
     "lfm2-0": "short convolutions", "jamba-0": "Mamba with norms", "cohere2-0": "layers without ropes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -157,12 +157,12 @@ def _classes(file: Path) -> dict[str, Any]:
     return families
 
 
-def under_all_names(f: Fields, names: Mapping[str, str]) -> Fields:
+def under_all_names(f: Fields, names: Mapping[str, str], fields: Container[str] = ()) -> Fields:
     """The settings under both the general names and the class's own. If both are given and differ, the general name's
-    value is taken, as in transformers."""
+    value is taken, as in transformers, but the other's where the general name is one of the class's `fields`."""
     content = dict(f.content)
     for name, own in names.items():
-        for one, other in ((name, own), (own, name)):
+        for one, other in ((own, name), (name, own)) if name in fields else ((name, own), (own, name)):
             if one in content:
                 content[other] = content[one]
     return Fields(content, f.where)
@@ -174,7 +174,7 @@ def class_fields(f: Fields, file: Path = CLASSES) -> Fields:
     facts = _classes(file).get(f.content["model_type"])
     if facts is None:
         return f
-    content = {**facts["usual"], **under_all_names(f, facts["names"]).content}
+    content = {**facts["usual"], **under_all_names(f, facts["names"], facts["usual"]).content}
     for name, own in facts["names"].items():
         if own in content:
             content.setdefault(name, content[own])
