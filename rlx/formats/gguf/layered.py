@@ -55,12 +55,12 @@ def layered(
     return (_constants if family.stacks else _sizes)(config, said, own, tensors)
 
 
-def required_alone(family: Family, config: Mapping[str, Any], name: str) -> bool:
+def required_alone(config: Mapping[str, Any], name: str) -> bool:
     """Whether a tensor is one that readers of Gemma 3n require, and use for nothing: keys and values of layers that
     attend to those of earlier ones."""
     _, number, part = (*name.split(".", 2), "", "")[:3]
     last = config["num_hidden_layers"] - config.get("num_kv_shared_layers", 0)
-    return bool(family.stacks) and part in IDLE and number.isdecimal() and int(number) >= last
+    return part in IDLE and number.isdecimal() and int(number) >= last
 
 
 def sparsity_scales(shares: Sequence[float]) -> list[float]:

@@ -14,7 +14,6 @@ from rlx.dtypes import DType, f32
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.gguf.keys import READ, unfollowed
-from rlx.formats.gguf.layered import layered, required_alone
 from rlx.formats.gguf.names import BY_ARCHITECTURE, EXPERTS, Family
 from rlx.formats.gguf.plain import BY_ARCHITECTURE as PLAIN
 from rlx.formats.gguf.plain import family_of, hybrid, rules
@@ -62,11 +61,12 @@ class GgufModel:
         self.scales: dict[str, npt.NDArray[np.float32]] = {}
         self._factors = self._scales_of_products()
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
+        alone = self._required_alone()
         for tensor in file.tensors.values():
             of_product = tensor.name.endswith((".scale", ".input_scale"))  # input_scale is for quantized activations
             if of_product and self.family.folder_name(tensor.name) is None:
                 continue
-            if required_alone(self.family, self.config, tensor.name):
+            if tensor.name in alone:
                 continue
             if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
@@ -348,6 +348,8 @@ class GgufModel:
         if f.mixers:
             self._hybrid(config)
         if f.layered:
+            from rlx.formats.gguf.layered import layered  # most families do not need it
+
             wrong = layered(f, config, self.file.metadata, self.file.tensors)
             if wrong is not None:
                 self._refuse(wrong)
@@ -414,6 +416,14 @@ class GgufModel:
         if type(value) is float and np.float32(value) == value:
             return float(str(np.float32(value)))  # 1e-06 rather than its f32 rounding
         return value
+
+    def _required_alone(self) -> set[str]:
+        """The tensors that other readers require and nothing uses."""
+        if not self.family.stacks:
+            return set()
+        from rlx.formats.gguf.layered import required_alone  # most families do not need it
+
+        return {name for name in self.file.tensors if required_alone(self.config, name)}
 
     def _each_of_layers(self, name: str) -> bool:
         """Whether each layer's own number is read apart from the setting, or follows from its tensors."""

@@ -232,6 +232,7 @@ class LanguageConfig(Record, kw_only=True):
     eps: float = 1e-6
     embedding_scale: float = 1.0
     learned_positions: bool = False
+    sines: bool = False  # whether the positions' table is one of sines and cosines, which no file holds
     tied: bool = False
     tied_by_file: bool = False  # whether settings disagree on `tied`, so that a file with an output matrix is not tied
     logit_softcap: float | None = None

@@ -14,7 +14,6 @@ from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.blocks import Blocks, WeightTypes
 from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
-from rlx.models.language.kda import kda
 from rlx.models.language.latent import latent
 from rlx.models.language.pages import pages_for
 from rlx.models.language.recurrent import conv, delta, hybrid, lightning, mamba, mamba2
@@ -31,7 +30,7 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "delta": delta,
-    "kda": kda,
+    "kda": lambda b, x, index: _kda(b, x, index),
     "latent": latent,
     "conv": conv,
     "hybrid": hybrid,
@@ -39,6 +38,12 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "mlp": lambda b, x, index: b.mlp(x, f"layers.{index}.mlp"),
     "experts": lambda b, x, index: b.experts(x, f"layers.{index}.mlp"),
 }
+
+
+def _kda(b: Blocks, x: Tensor, index: int) -> Tensor:
+    from rlx.models.language.kda import kda  # most models have none
+
+    return kda(b, x, index)
 
 
 class Picking(Record):

@@ -281,6 +281,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                       "activation_sparsity_pattern": [0.95] * 6,
                       "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500.0},
                                           "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}}),
+    "ctrl": ({**N, "dff": 40},),
     "kimi_linear": ({**ROUTED, **LATENT, "n_group": 2, "topk_group": 1, "num_local_experts": 8, "linear_head_dim": 8,
                      "linear_num_heads": 3, "linear_conv_kernel_dim": 3, "attention_bias": True,
                      "layer_types": HYBRID, "rms_norm_eps": 1e-3},
