@@ -303,6 +303,12 @@ EVERY: dict[str, tuple[dict[str, Any], ...]] = {}
 for _name, (_, _settings) in MODELS.items():
     _kind = _OLDER.get(_name, _name)
     EVERY[_kind] = (*EVERY.get(_kind, ()), _settings)
+# The same with what GGUF has a place for: no windows, no biases of MLPs, and experts in every layer.
+for _kind, _settings in {
+    "llama": {**BASE, **ROPE}, "mistral": {**BASE, "sliding_window": None, **ROPE},
+    "qwen2": {**BASE, **ROPE}, "qwen3_moe": {**BASE, **MOE, **ROPE, "head_dim": 12, "norm_topk_prob": True},
+}.items():
+    EVERY[_kind] = (*EVERY[_kind], _settings)
 EVERY |= FAMILIES
 SEEING = tuple(_MODULES["seeing"].split())  # models that see beside reading (tests/models/language/seeing.py)
 TEXTS = sorted({text for texts in _TEXTS.values() for text in texts.split()})  # what such models have within
