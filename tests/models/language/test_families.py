@@ -146,6 +146,45 @@ def test_layers_that_attend_to_the_keys_of_earlier_ones(tmp_path: Path) -> None:
             assert error(model.logits(IDS_ASKED), want) <= LIMIT
 
 
+def test_kimi_linear_under_other_names(tmp_path: Path) -> None:
+    """Tensors as the class has them, and settings as published: layers are listed, and a setting that also stands under
+    the name that the published code reads has its value from there."""
+    folder, case = folder_of("kimi_linear-0", tmp_path), "kimi_linear-0"
+    held = {name: np.array(array) for name, array in safetensors.load(folder).items()}
+    made, experts = dict[str, Any](), dict[str, list[Any]]()
+    for name, array in held.items():
+        name = name.replace("block_sparse_moe", "mlp")
+        before, mark, rest = name.partition(".experts.")
+        if mark:
+            experts.setdefault(f"{before} {rest.split('.')[1]}", []).append((int(rest.split(".")[0]), array))
+        elif "_conv1d." in name:
+            experts.setdefault(f"{name.rpartition('.self_attn.')[0]} conv", []).append(("qkv".index(name[-15]), array))
+        else:
+            gate = name.rpartition(".")[2] in ("dt_bias", "A_log") or ".f_" in name
+            made[name.replace("self_attn.", "self_attn.forget_gate.") if gate else name] = array
+    parts = {key: [array for _, array in sorted(pairs, key=lambda pair: pair[0])] for key, pairs in experts.items()}
+    for key, arrays in parts.items():
+        before, kind = key.split()
+        if kind == "conv":
+            made[f"{before}.self_attn.conv1d.weight"] = np.concatenate(arrays)
+        elif kind == "w2":
+            made[f"{before}.experts.down_proj"] = np.stack(arrays)
+        elif kind == "w1":
+            made[f"{before}.experts.gate_up_proj"] = np.concatenate([np.stack(arrays), parts[f"{before} w3"]], axis=1)
+    settings = {k: v for k, v in FAMILIES["kimi_linear"][0].items() if not k.startswith(("linear_", "layer_types"))}
+    linear = {"head_dim": 8, "num_heads": 3, "short_conv_kernel_size": 3, "full_attn_layers": [2], "kda_layers": [1, 3]}
+    more = {"model_type": "kimi_linear", "linear_attn_config": linear, "num_experts_per_tok": 2,
+            "num_experts_per_token": settings["num_experts_per_tok"]}  # fmt: skip
+    safetensors.save(folder / "model.safetensors", made)
+    (folder / "config.json").write_text(json.dumps({**settings, **more}))
+    with load(folder, "cpu", context=64, engine="numpy") as model:
+        assert error(model.logits(IDS_ASKED)[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
+    linear["kda_layers"] = [1]
+    (folder / "config.json").write_text(json.dumps({**settings, **more}))
+    with pytest.raises(ModelFormatError, match="full_attn_layers and kda_layers with each number from 1 to 3"):
+        load(folder, "cpu")
+
+
 def test_layers_behind_the_last_are_left_aside_with_a_word(tmp_path: Path) -> None:
     """DeepSeek-V3's files have such layers, which guess further tokens; a weight that is no such one is refused."""
     folder = folder_of("glm4_moe-0", tmp_path)
