@@ -86,6 +86,13 @@ _INNER = {"ssm_inner": "ssm.inner_size"}
 _CONV_BIAS = {"mamba_conv_bias": "blk.0.ssm_conv1d.bias"}
 _SHORT = {"conv_L_cache": "shortconv.l_cache"}
 _LAYERED = {"hidden_size_per_layer_input": "embedding_length_per_layer_input", **_WINDOW}
+_KIMI = {
+    **_BLOCK, **{f"self_attn.{part}_conv1d": f"ssm_conv1d_{part}" for part in "qkv"},
+    **{f"self_attn.{part}": f"ssm_{theirs}" for part, theirs in {
+        "forget_gate.f_a_proj": "f_a", "forget_gate.f_b_proj": "f_b", "forget_gate.dt_bias": "dt.bias",
+        "forget_gate.A": "a", "b_proj": "beta", "g_a_proj": "g_a", "g_b_proj": "g_b", "o_norm": "norm",
+    }.items()},
+}  # fmt: skip
 _ONE_ROW: dict[str, Change] = {"ffn_gate_inp_shexp.weight": "one row"}
 
 
@@ -277,6 +284,12 @@ FAMILIES = (
         "deepseek2", "glm4_moe_lite", more_counts=_LATENT, optional={**_LATENT_MORE, **_CHOICE, **_GROUPS}, latent=True,
         fixed={"rope_interleave": True}, says=_SIGMOID,
     ),
+    _family(
+        "kimi-linear", "kimi_linear", block=_KIMI, latent=True, no_rope=True, mixers="kda", says=_SIGMOID,
+        changes={"ssm_a": "flat"}, optional=_CHOICE,
+        more_counts={**{"num_local_experts" if k == "n_routed_experts" else k: v for k, v in _LATENT.items()},
+                     "linear_head_dim": "kda.head_dim", "linear_conv_kernel_dim": "ssm.conv_kernel"},
+    ),
     _family("exaone4", "exaone4", block=_AFTER, optional=_WINDOW),
     _family("glm4", "glm4", block=_AROUND, present=_BIAS, gates_above=True),
     _family(
@@ -361,6 +374,10 @@ def hybrid(family: Family, config: dict[str, Any], heads: list[int], tensors: Ma
         if "mlp" in config["layers_block_type"]:
             first = tensors[f"blk.{config['layers_block_type'].index('mlp')}.ffn_up.weight"]
             config["intermediate_size"] = first.shape[0]
+        return None
+    if family.mixers == "kda":
+        config["layer_types"] = ["full_attention" if n else "linear_attention" for n in heads]
+        config["linear_num_heads"] = config["num_attention_heads"]
         return None
     inner = config.pop("ssm_inner", 2 * width)
     if inner % width:

@@ -163,7 +163,11 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
             "expert_count": e.count, "expert_used_count": e.used, "expert_feed_forward_length": e.inner,
             "expert_shared_feed_forward_length": e.shared,
         }  # fmt: skip
-    if r is not None and r.states:
+    if r is not None and family.mixers == "kda":
+        if a is None or r.heads != a.heads:
+            f.wrong("linear_num_heads", f"as many as num_attention_heads: readers of {arch} take that number")
+        settings |= {"kda.head_dim": r.key_size, "ssm.conv_kernel": r.width}
+    elif r is not None and r.states:
         settings |= {
             "ssm.conv_kernel": r.width, "ssm.inner_size": r.inner, "ssm.state_size": r.states,
             "ssm.time_step_rank": r.rank or r.heads, **({"ssm.group_count": r.groups} if r.heads else {}),
@@ -278,6 +282,13 @@ def _tensors(
             parts = [f"{before}.self_attn.{p}_proj.{rest[7:]}" for p in "qkv"]
             shape = (sum(shapes[p][0] for p in parts), *shape[1:])
             ours, make = f"{before}.self_attn.qkv_proj.{rest[7:]}", partial(_joined, weights, parts)
+        elif family.mixers == "kda" and rest == "conv1d.weight":
+            place, own = family.gguf_name(f"{before}.self_attn.q_conv1d.weight"), (shape[0] // 3, 1, shape[1])
+            for i, part in enumerate("qkv"):
+                made = partial(_third, weights, name, i, own)
+                one = str(place).replace("_q.", f"_{part}.")
+                result[one] = _made(one, own, made, weights.kept(name), kind, changed)
+            continue
         elif family.gates_above and name.endswith("mlp.gate_proj.weight"):
             continue
         elif family.gates_above and name.endswith("mlp.up_proj.weight"):
@@ -372,6 +383,10 @@ def _joined(weights: ModelWeights, names: Sequence[str]) -> Value:
 
 def _stacked(weights: ModelWeights, names: Sequence[str]) -> Value:
     return np.stack([np.asarray(_floats(weights.value(name))) for name in names])
+
+
+def _third(weights: ModelWeights, name: str, number: int, shape: tuple[int, ...]) -> Value:
+    return np.split(np.asarray(_floats(weights.value(name))), 3)[number].reshape(shape)
 
 
 def _of_tokens(weights: ModelWeights, name: str, tokens: int) -> Value:

@@ -287,7 +287,9 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                      "layer_types": HYBRID, "rms_norm_eps": 1e-3},
                     {**{k: v for k, v in ROUTED.items() if k != "first_k_dense_replace"}, **LATENT,
                      "num_local_experts": 8, "num_hidden_layers": 5, "q_lora_rank": None, "norm_topk_prob": False,
-                     "linear_head_dim": 12, "linear_num_heads": 2}),
+                     "linear_head_dim": 12, "linear_num_heads": 2},
+                    {**ROUTED, **LATENT, "n_group": 1, "topk_group": 1, "num_local_experts": 8, "linear_head_dim": 8,
+                     "linear_num_heads": 4, "layer_types": HYBRID, "rms_norm_eps": 1e-6, "q_lora_rank": None}),
     "zamba2": ({**SHARED, "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
                 "num_mem_blocks": 2, "use_shared_attention_adapter": True, "use_mem_rope": True, **ROPE,
                 "add_bias_linear": True, "adapter_rank": 5, "mamba_ngroups": 2, "time_step_min": 0.7},
@@ -564,7 +566,7 @@ def run(kind: str) -> Iterator[dict[str, Any]]:
             try:
                 random_model(folder, kind, settings)
                 tokens = torch.randint(3, 96, (45,))
-                with torch.no_grad():
+                with torch.no_grad(), wholly_float64() if kind in DELTA else contextlib.nullcontext():
                     want = judge(folder, kind)(tokens[None]).logits[0].numpy()
                 found = judged(folder, want, tokens.numpy())
                 if found["error"] > LIMIT:  # as recurrences have it that amplify rounding
@@ -789,7 +791,9 @@ tokens (8,192): rlx takes texts of one chunk, and refuses longer ones. Gemma 3n'
 in it, Gemma 4's fails, and rlx refuses such a table. Zamba2's does not share blocks where `tie_word_embeddings` is
 false, which rlx refuses; with Nemotron-H's it passes over `time_step_min` in steps of one token, which rlx computes as
 in whole texts. llama.cpp leaves the windows of Phi-3 out, computes Phi-3.5-MoE otherwise, and in Gemma 3n divides the
-squares of n gates by n - 1 for their deviation, which shows where tiny folders have few.
+squares of n gates by n - 1 for their deviation, which shows where tiny folders have few. In Kimi Linear it takes
+`rms_norm_eps` for the norms of latents and of keys too, where the class takes 1e-6; and as many heads of delta
+attention as of the other.
 
 | `model_type` | folders | NMSE | served in | GGUF | llama.cpp |
 |---|---|---|---|---|---|

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -311,6 +311,9 @@ def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
         return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
     if name.endswith(".kv_b_keys.weight"):
         return derived(name, turned)
+    if name.endswith(".self_attn.conv1d.weight") and config.recurrence is not None:
+        filters, width = tuple(name.replace("conv1d", f"{part}_conv1d") for part in "qkv"), config.recurrence.width
+        return Recipe(filters, lambda values: joined([cast(Any, one).reshape(-1, width) for one in values]))
     layer, _, part = name.rpartition("layernorm.")
     if config.parallel == 2 and f"{layer.removesuffix('input_')}ln_attn.{part}" in tensors:  # Falcon's second norm
         return same_name(f"{layer.removesuffix('input_')}ln_attn.{part}", config, tensors)
