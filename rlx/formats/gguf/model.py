@@ -186,8 +186,10 @@ class GgufModel:
         plain = np.asarray(value.dequantize() if isinstance(value, PackedArray) else value)
         if change == "transposed":
             return np.ascontiguousarray(plain.T)
-        if change in ("squeezed", "one row", "flat"):
+        if change in ("squeezed", "one row"):
             return plain.reshape(self.kinds[name][0])
+        if change == "flat":
+            return plain.reshape(self.kinds[name][0]).astype(np.float32)
         plain = plain.astype(np.float32)
         with np.errstate(all="ignore"):
             return plain - 1 if change == "one more" else np.log(-plain)

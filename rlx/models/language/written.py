@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -419,12 +420,16 @@ def _floats(value: Any) -> Any:
     return value.dequantize() if isinstance(value, PackedArray) else value
 
 
+# What llama.cpp computes with in f32 alone: norms, the numbers of a head's states, and filters.
+_IN_F32 = re.compile(r"_norm\.weight$|\.ssm_[ad]$|\.(ssm_conv1d|ssm_conv1d_[qkv]|shortconv\.conv)\.weight$")
+
+
 def _made(
     name: str, shape: tuple[int, ...], make: Callable[[], Value], held: DType, kind: DType | None,
     changed: dict[str, list[str]],
 ) -> Made:  # fmt: skip
     target = as_dtype(held)
-    if len(shape) < 2 or name.endswith("_norm.weight") or target.name == "f64":
+    if len(shape) < 2 or _IN_F32.search(name) or target.name == "f64":
         target = f32
     elif kind is not None:
         target = convert.fitting(kind, shape[-1])

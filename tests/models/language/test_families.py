@@ -260,6 +260,22 @@ def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
         assert logits.argmax(1).tolist() == CASES[case]["likeliest"]
 
 
+@pytest.mark.parametrize("case", ["bamba-0", "kimi_linear-2"])
+def test_states_and_filters_stay_in_f32(case: str, tmp_path: Path) -> None:
+    """Readers compute with them in f32, whatever the type of the matrices; a file that has them in another is read."""
+    folder_to_gguf(folder_of(case, tmp_path / "a"), tmp_path / "m.gguf", "f16")
+    with gguf.read(tmp_path / "m.gguf") as file:
+        kept = {name: tensor for name, tensor in file.tensors.items() if "ssm_conv1d" in name or name[-5:] == "ssm_a"}
+        assert {tensor.dtype.name for tensor in kept.values()} == {"f32"}
+        assert {tensor.dtype.name for tensor in file.tensors.values()} == {"f16", "f32"}
+        held = {name: np.asarray(tensor.read()) for name, tensor in file.tensors.items()}
+        gguf.write(tmp_path / "n.gguf", file.metadata, {n: t.astype(np.float16 if n in kept else t.dtype)
+                                                        for n, t in held.items()})  # fmt: skip
+    for path in ("m.gguf", "n.gguf"):
+        with load(tmp_path / path, "cpu", context=64, engine="numpy") as model:
+            assert error(model.logits(IDS_ASKED)[-1, :16], np.asarray(CASES[case]["logits"])) < 1e-2
+
+
 @pytest.mark.late
 def test_experts_of_gemma_4_in_one_tensor(tmp_path: Path) -> None:
     """As llama.cpp's converter writes gate_proj and up_proj."""
