@@ -46,7 +46,8 @@ def inspect_folder(
     files_said = "1 file" if files == 1 else f"{files:,} files"
     yield f"Hugging Face folder, {nbytes:,} bytes of weights in {files_said}, {len(kinds):,} tensors"
     yield from settings(folder.config)
-    others = [n for n in ("tokenizer.json", "generation_config.json", "chat_template.jinja") if (path / n).is_file()]
+    beside = ("tokenizer.json", "generation_config.json", "chat_template.jinja", "chat_template.json")
+    others = [n for n in beside if (path / n).is_file()]
     yield f"beside them: {', '.join(others) or 'no tokenizer.json, which text needs'}"
     yield from types_of((kind, size) for kind, _, size in kinds.values())
     if tensors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.tokenizer import chat
 from rlx.formats.tokenizer.chat import ChatTemplate
+from rlx.formats.tokenizer.language import folder_template
 from tests.outside import outside
 
 MESSAGES: list[dict[str, Any]] = [
@@ -120,6 +122,58 @@ def test_refusals_as_transformers_refuses() -> None:
         known([MESSAGES[2:]], chat_template=template, tools=None, documents=None)
     with pytest.raises(RlxError, match="does not take these messages: roles must alternate"):
         ChatTemplate(template, TOKENS).render(MESSAGES[2:])
+
+
+OF_FILES: dict[str, Any] = {
+    "processor_config.json": {"chat_template": "settings"}, "chat_template.json": {"chat_template": "older"},
+    "chat_template.jinja": "file", "tokenizer_config.json": {"chat_template": "tokenizer"},
+}  # fmt: skip
+
+
+def templates_in(folder: Path, *names: str) -> Path:
+    """A folder of a processor with templates of these files."""
+    folder.mkdir()
+    (folder / "preprocessor_config.json").write_text("{}")
+    for name in names:
+        held = OF_FILES[name]
+        (folder / name).write_text(held if isinstance(held, str) else json.dumps(held))
+    return folder
+
+
+def held_template(folder: Path) -> str | None:
+    file = folder / "tokenizer_config.json"
+    return folder_template(folder, json.loads(file.read_text()) if file.exists() else {})
+
+
+def test_which_template_of_a_folder_counts(tmp_path: Path) -> None:
+    """Those of a processor first, in transformers' order; without a processor the older file is the last."""
+    order = ("settings", "older", "file", "tokenizer")
+    for i, found in enumerate(order):
+        folder = templates_in(tmp_path / found, *list(OF_FILES)[i:])
+        assert held_template(folder) == found
+    (tmp_path / "older" / "preprocessor_config.json").unlink()
+    assert held_template(tmp_path / "older") == "file"
+    (tmp_path / "older" / "chat_template.jinja").unlink()
+    assert held_template(tmp_path / "older") == "tokenizer"
+    (tmp_path / "older" / "tokenizer_config.json").unlink()
+    assert held_template(tmp_path / "older") == "older"
+    for held, told in (({}, "chat_template is None, expected a text"), ({"chat_template": 3}, "chat_template is 3")):
+        (tmp_path / "older" / "chat_template.json").write_text(json.dumps(held))
+        with pytest.raises(ModelFormatError, match=rf"chat_template\.json: {told}"):
+            held_template(tmp_path / "older")
+    named = [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    for several in (named, {entry["name"]: entry["template"] for entry in named}):
+        (tmp_path / "older" / "chat_template.json").write_text(json.dumps({"chat_template": several}))
+        assert held_template(tmp_path / "older") == "b"
+
+
+@pytest.mark.judged
+def test_which_template_transformers_processors_take(tmp_path: Path) -> None:
+    known = outside("transformers.processing_utils").ProcessorMixin.get_processor_dict
+    for i, found in enumerate(("settings", "older", "file")):
+        folder = templates_in(tmp_path / found, *list(OF_FILES)[i:])
+        settings, more = known(folder)
+        assert {**more, **settings}["chat_template"] == held_template(folder) == found
 
 
 def test_what_a_template_gives() -> None:

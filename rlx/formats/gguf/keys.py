@@ -14,7 +14,7 @@ LLAMA_CPP = "v0.5.0"
 # A rule for a setting: rlx follows it (FOLLOWED); it changes no result (NO_NUMBER); it must have one of some values,
 # with which it changes nothing (a tuple); or it must equal another setting, by its name in config.json (a str; "turned"
 # is the number of a head's elements that RoPE rotates).
-Rule = tuple[bool | float, ...] | str
+Rule = tuple[bool | float | str, ...] | str
 FOLLOWED, NO_NUMBER = "followed", "no number"
 
 _NO_EXPERTS: dict[str, Rule] = {"expert_count": (0,), "expert_used_count": (0,)}

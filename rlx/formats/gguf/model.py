@@ -19,6 +19,7 @@ from rlx.formats.gguf.plain import BY_ARCHITECTURE as PLAIN
 from rlx.formats.gguf.plain import family_of, hybrid, rules
 from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.tokenizer import read_tokenizer
+from rlx.formats.settings import warn_ignored
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.packed import PackedArray
 from rlx.packed.array import copy_into, part_of
@@ -60,8 +61,12 @@ class GgufModel:
         self.scales: dict[str, npt.NDArray[np.float32]] = {}
         self._factors = self._scales_of_products()
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
+        alone = self._required_alone()
         for tensor in file.tensors.values():
-            if tensor.name.endswith((".scale", ".input_scale")):  # input_scale is for quantized activations
+            of_product = tensor.name.endswith((".scale", ".input_scale"))  # input_scale is for quantized activations
+            if of_product and self.family.folder_name(tensor.name) is None:
+                continue
+            if tensor.name in alone:
                 continue
             if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
@@ -76,7 +81,7 @@ class GgufModel:
         result: dict[str, npt.NDArray[np.float32]] = {}
         for name, tensor in self.file.tensors.items():
             stem, _, end = name.rpartition(".")
-            if end not in ("scale", "input_scale"):
+            if end not in ("scale", "input_scale") or self.family.folder_name(name) is not None:
                 continue
             weight = self.file.tensors.get(f"{stem}.weight")
             if weight is None or not name.startswith("blk.") or len(weight.shape) not in (2, 3):
@@ -122,6 +127,11 @@ class GgufModel:
                     name = f"{self.family.layers}.{block}.mlp.experts.{e}.{kind}.weight"
                     self._keep(name, tensor, e, tensor.shape[1:], tensor.dtype)
                 return
+        stack = self.family.stacks.get(tensor.name.removesuffix(".weight"))
+        if stack is not None and len(tensor.shape) == 3 and tensor.shape[0] <= MAX_EXPERTS:
+            for i in range(tensor.shape[0]):
+                self._keep(f"{stack}.{i}.weight", tensor, i, tensor.shape[1:], tensor.dtype)
+            return
         folder_name = self.family.folder_name(tensor.name)
         if folder_name is None:
             self._refuse(
@@ -176,8 +186,10 @@ class GgufModel:
         plain = np.asarray(value.dequantize() if isinstance(value, PackedArray) else value)
         if change == "transposed":
             return np.ascontiguousarray(plain.T)
-        if change in ("squeezed", "one row", "flat"):
+        if change in ("squeezed", "one row"):
             return plain.reshape(self.kinds[name][0])
+        if change == "flat":
+            return plain.reshape(self.kinds[name][0]).astype(np.float32)
         plain = plain.astype(np.float32)
         with np.errstate(all="ignore"):
             return plain - 1 if change == "one more" else np.log(-plain)
@@ -251,7 +263,7 @@ class GgufModel:
             config[f"{key}_token_id"] = token if type(token) is int else None
         if self.family.latent:
             self._latent(config)
-        elif "num_attention_heads" in config:
+        elif "num_attention_heads" in config and self.family.architecture != "gemma4":
             self._heads(config)
         self._check_settings(config)
         if arch in ("gemma2", "gemma3"):
@@ -337,6 +349,14 @@ class GgufModel:
             config["attention_multiplier"] = config["head_dim"] ** -0.5
         if f.mixers:
             self._hybrid(config)
+        if f.layered:
+            from rlx.formats.gguf.layered import layered  # most families do not need it
+
+            wrong = layered(f, config, self.file.metadata, self.file.tensors)
+            if wrong is not None:
+                self._refuse(wrong)
+            if never := self.file.metadata.get("tokenizer.ggml.suppress_tokens"):
+                warn_ignored(self.where, "tokenizer.ggml.suppress_tokens", never, "exclude such tokens by logit_bias")
         if f.model_type == "mamba2":
             inner, heads, width = config.pop("ssm_inner"), config["num_heads"], config["hidden_size"]
             if heads < 1 or inner % heads or inner % width:
@@ -387,8 +407,8 @@ class GgufModel:
                 self._refuse(f"{key} is a list of {type(value).__name__}, expected {kind.__name__}")
         elif isinstance(value, list) and name == "num_key_value_heads" and self.family.mixers:
             value = self._heads_of_layers(key, value)
-        elif isinstance(value, list) and name == "intermediate_size" and self.family.mixers == "nemotron_h":
-            value = max([n for n in value if type(n) is int], default=0)  # each layer's width follows from its tensors
+        elif isinstance(value, list) and self._each_of_layers(name):
+            value = max([n for n in value if type(n) is int], default=0)
         elif isinstance(value, list):
             self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
         else:
@@ -398,6 +418,20 @@ class GgufModel:
         if type(value) is float and np.float32(value) == value:
             return float(str(np.float32(value)))  # 1e-06 rather than its f32 rounding
         return value
+
+    def _required_alone(self) -> set[str]:
+        """The tensors that other readers require and nothing uses."""
+        if not self.family.stacks:
+            return set()
+        from rlx.formats.gguf.layered import required_alone  # most families do not need it
+
+        return {name for name in self.file.tensors if required_alone(self.config, name)}
+
+    def _each_of_layers(self, name: str) -> bool:
+        """Whether each layer's own number is read apart from the setting, or follows from its tensors."""
+        if self.family.architecture == "gemma4":
+            return name in ("intermediate_size", "num_key_value_heads")
+        return name == "intermediate_size" and self.family.mixers == "nemotron_h"
 
     def _heads_of_layers(self, key: str, value: list[Any]) -> int:
         """The number of KV heads of the layers with attention; the list has 0 for the others."""

@@ -109,6 +109,10 @@ class Family(Record):
     mixers: str = ""  # the mixer of layers without attention
     folded: bool = False  # factors of products are multiplied into their weights
     one_key: str = ""  # the flag for a single KV head
+    layered: bool = False  # settings that differ from layer to layer (plain.layered)
+    # Tensors outside the layers that are stacks of a folder's numbered ones: the name in GGUF, and what these have
+    # before their numbers.
+    stacks: Mapping[str, str] = field(default_factory=dict)
 
     def gguf_name(self, name: str) -> str | None:
         """GGUF's name of a tensor; None if GGUF has none."""

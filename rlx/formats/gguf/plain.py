@@ -40,6 +40,24 @@ _CONV = {**_BLOCK, **{f"conv.{part}": f"shortconv.{theirs}" for part, theirs in 
 _AFTER = {**_BLOCK, "post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 _AROUND = {**_AFTER, "pre_feedforward_layernorm": "ffn_norm"}
 _SECOND = {**_BLOCK, "post_attention_layernorm": "post_attention_norm"}
+_INPUTS = {"per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm"}
+_GEMMA_4 = {
+    **_AROUND, **_INPUTS, "layer_scalar": "layer_output_scale.weight", "mlp.gate.scale": "ffn_gate_inp.scale",
+    "mlp.gate.expert_scale": "ffn_down_exps.scale", "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+}  # fmt: skip
+_GEMMA_3N = {
+    **_AROUND, **_INPUTS,
+    "altup.correction_coefs": "altup_correct_coef", "altup.prediction_coefs": "altup_predict_coef",
+    "altup.modality_router": "altup_router", "altup.router_norm": "altup_router_norm",
+    "altup.correct_output_scale": "altup_correct_scale.weight", "laurel.linear_left": "laurel_l",
+    "laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm",
+}  # fmt: skip
+_LAYERED_TOP = {
+    **_TOP, "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
+}  # fmt: skip
 _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 _THETA = {"rope_theta": "rope.freq_base"}
 _USED = {"num_experts_per_tok": "expert_used_count"}
@@ -67,6 +85,14 @@ _MAMBA2 = {**_STATES, "mamba_n_heads": "ssm.time_step_rank", "mamba_n_groups": "
 _INNER = {"ssm_inner": "ssm.inner_size"}
 _CONV_BIAS = {"mamba_conv_bias": "blk.0.ssm_conv1d.bias"}
 _SHORT = {"conv_L_cache": "shortconv.l_cache"}
+_LAYERED = {"hidden_size_per_layer_input": "embedding_length_per_layer_input", **_WINDOW}
+_KIMI = {
+    **_BLOCK, **{f"self_attn.{part}_conv1d": f"ssm_conv1d_{part}" for part in "qkv"},
+    **{f"self_attn.{part}": f"ssm_{theirs}" for part, theirs in {
+        "forget_gate.f_a_proj": "f_a", "forget_gate.f_b_proj": "f_b", "forget_gate.dt_bias": "dt.bias",
+        "forget_gate.A": "a", "b_proj": "beta", "g_a_proj": "g_a", "g_b_proj": "g_b", "o_norm": "norm",
+    }.items()},
+}  # fmt: skip
 _ONE_ROW: dict[str, Change] = {"ffn_gate_inp_shexp.weight": "one row"}
 
 
@@ -258,11 +284,28 @@ FAMILIES = (
         "deepseek2", "glm4_moe_lite", more_counts=_LATENT, optional={**_LATENT_MORE, **_CHOICE, **_GROUPS}, latent=True,
         fixed={"rope_interleave": True}, says=_SIGMOID,
     ),
+    _family(
+        "kimi-linear", "kimi_linear", block=_KIMI, latent=True, no_rope=True, mixers="kda", says=_SIGMOID,
+        changes={"ssm_a": "flat"}, optional=_CHOICE,
+        more_counts={**{"num_local_experts" if k == "n_routed_experts" else k: v for k, v in _LATENT.items()},
+                     "linear_head_dim": "kda.head_dim", "linear_conv_kernel_dim": "ssm.conv_kernel"},
+    ),
     _family("exaone4", "exaone4", block=_AFTER, optional=_WINDOW),
     _family("glm4", "glm4", block=_AROUND, present=_BIAS, gates_above=True),
     _family(
         "glm4moe", "glm4_moe", block=_SECOND, more_counts=_ROUTED, optional={**_CHOICE, **_GROUPS}, says=_SIGMOID,
         present={**_BIAS, "use_qk_norm": "blk.0.attn_q_norm.weight"},
+    ),
+    _family(
+        "gemma4", "gemma4_text", block=_GEMMA_4, top=_LAYERED_TOP, layered=True, optional=_LAYERED,
+        fixed={"hidden_activation": "gelu_pytorch_tanh"},
+    ),
+    _family(
+        "gemma3n", "gemma3n_text", block=_GEMMA_3N, top=_LAYERED_TOP, layered=True, optional=_LAYERED,
+        stacks={"altup_proj": "altup_projections", "altup_unembd_proj": "altup_unembed_projections"},
+        fixed={"hidden_activation": "gelu_pytorch_tanh", "altup_num_inputs": 4, "altup_active_idx": 0,
+               "altup_correct_scale": True, "laurel_rank": 64},
+        says={"altup.num_inputs": 4, "altup.active_idx": 0},
     ),
     _family("dots1", "dots1", more_counts=_ROUTED, optional={**_CHOICE, **_GROUPS}, says=_SIGMOID, present=_BIAS),
 )  # fmt: skip
@@ -271,6 +314,19 @@ BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}
 # Settings that no reader follows, or that repeat what the tensors show.
 _IDLE = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "expert_feed_forward_length",
          "expert_shared_feed_forward_length", "expert_shared_count")  # fmt: skip
+_BY_LAYER: dict[str, Rule] = {
+    **dict.fromkeys(("attention.sliding_window_pattern", "attention.shared_kv_layers", "rope.freq_base_swa",
+                     "activation_sparsity_scale", "final_logit_softcapping"), FOLLOWED),
+    "rope.scaling.type": ("none", "linear"), "rope.scaling.factor": (0.0, 1.0), "rope.scale_linear": (0.0, 1.0),
+}  # fmt: skip
+_SIZES_OF_ALL: dict[str, Rule] = {
+    "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
+    "rope.dimension_count_swa": "turned",
+}  # fmt: skip
+_SIZES_BY_LAYER: dict[str, Rule] = dict.fromkeys(
+    ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa", "expert_count",
+     "expert_used_count", "expert_feed_forward_length"), FOLLOWED,
+)  # fmt: skip
 
 
 def rules(family: Family) -> dict[str, Rule]:
@@ -282,6 +338,8 @@ def rules(family: Family) -> dict[str, Rule]:
         one["rope.scaling.finetuned"] = FOLLOWED if family.mixers else (True,)
     if family.mixers == "nemotron_h":
         one[_LAYER] = NO_NUMBER
+    if family.layered:
+        one |= {**_BY_LAYER, **(_SIZES_OF_ALL if family.stacks else _SIZES_BY_LAYER)}
     return {**EVERY, **dict.fromkeys(_IDLE, NO_NUMBER), **one, **dict.fromkeys(own, FOLLOWED), **said}
 
 
@@ -316,6 +374,10 @@ def hybrid(family: Family, config: dict[str, Any], heads: list[int], tensors: Ma
         if "mlp" in config["layers_block_type"]:
             first = tensors[f"blk.{config['layers_block_type'].index('mlp')}.ffn_up.weight"]
             config["intermediate_size"] = first.shape[0]
+        return None
+    if family.mixers == "kda":
+        config["layer_types"] = ["full_attention" if n else "linear_attention" for n in heads]
+        config["linear_num_heads"] = config["num_attention_heads"]
         return None
     inner = config.pop("ssm_inner", 2 * width)
     if inner % width:

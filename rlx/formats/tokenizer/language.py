@@ -199,26 +199,40 @@ def named_ends(vocabulary: Vocabulary) -> frozenset[int]:
 
 
 def folder_template(folder: Path, config: dict[str, Any]) -> str | None:
-    """The chat template of a folder: chat_template.jinja, or in tokenizer_config.json, the one named default of
-    several. Raises: ModelFormatError."""
+    """The chat template of a folder, or the one named default of several. A processor's comes first, where the folder
+    has one: in processor_config.json or chat_template.json. Then come chat_template.jinja, tokenizer_config.json (whose
+    content is `config`), and chat_template.json in a folder without a processor. Raises: ModelFormatError."""
+    own, apart = folder / "processor_config.json", folder / "chat_template.json"
+    processor = read_json(own) if own.is_file() else {}
+    if processor.get("chat_template") is not None:
+        return _default(processor, own)
+    if apart.is_file() and (own.is_file() or (folder / "preprocessor_config.json").is_file()):
+        return _default(read_json(apart), apart)
     file = folder / "chat_template.jinja"
     if file.is_file():
         try:
             return read_bytes(file, MAX_TEMPLATE).decode()
         except UnicodeDecodeError as error:
             raise ModelFormatError(f"{file}: is not UTF-8 at byte {error.start:,}") from error
-    found = config.get("chat_template")
+    if config.get("chat_template") is None:
+        return _default(read_json(apart), apart) if apart.is_file() else None
+    return _default(config, folder / "tokenizer_config.json")
+
+
+def _default(settings: dict[str, Any], file: Path) -> str | None:
+    """The chat template of a file's settings; of several, given by name, the one named default, or None."""
+    found = settings.get("chat_template")
     if isinstance(found, list):
-        named = {
+        found = {
             entry["name"]: entry.get("template")
             for entry in found
             if isinstance(entry, dict) and isinstance(entry.get("name"), str)
         }
-        found = named.get("default")
-    if found is not None and not isinstance(found, str):
-        raise ModelFormatError(
-            f"{folder / 'tokenizer_config.json'}: chat_template is {shown(found)}, expected a text"
-        )
+    if isinstance(found, dict) and "default" not in found:
+        return None
+    found = found["default"] if isinstance(found, dict) else found
+    if not isinstance(found, str):
+        raise ModelFormatError(f"{file}: chat_template is {shown(found)}, expected a text")
     return found
 
 

@@ -201,7 +201,8 @@ class Blocks:
         if c.embedding_width:
             x = self.linear(x, "project_in", c.width, dtype=self.wide)
         if self.config.learned_positions:
-            table = self.weight("positions.weight", (self.config.positions, self.config.width))
+            size = self.config.positions, self.config.width
+            table = self.g.constant(_sines(*size)) if c.sines else self.weight("positions.weight", size)
             if self._one is None:
                 places = ops.reshape(self._places, (self.rows,))
             else:
@@ -542,6 +543,13 @@ class Blocks:
         if self.config.experts is not None and self.config.experts.bias:
             made = made + ops.gather(self.weight(f"{name}.bias", shape[:2]), numbers)
         return ops.cast(made, self.size.activations)
+
+
+def _sines(count: int, width: int) -> npt.NDArray[np.float32]:
+    """Sines of each position, then its cosines, in f32, as CTRL's class computes them: (count, width)."""
+    rates = 1 / np.float32(10000) ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
+    angles = np.arange(count, dtype=np.float32)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
 def table_names(rope: Rope) -> tuple[str, str]:

@@ -22,7 +22,9 @@ MOST_ANGLE = 1e6  # radians per position; published models have at most 1
 
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around", "post", "inside"]
-Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybrid", "lightning", "mlp", "experts"]
+Mixer = Literal[
+    "attention", "latent", "mamba", "mamba2", "delta", "kda", "conv", "hybrid", "lightning", "mlp", "experts"
+]
 ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 
@@ -230,7 +232,9 @@ class LanguageConfig(Record, kw_only=True):
     eps: float = 1e-6
     embedding_scale: float = 1.0
     learned_positions: bool = False
+    sines: bool = False  # whether the positions' table is one of sines and cosines, which no file holds
     tied: bool = False
+    tied_by_file: bool = False  # whether settings disagree on `tied`, so that a file with an output matrix is not tied
     logit_softcap: float | None = None
     norm_weight: bool = True
     norm_bias: bool = True  # whether layer norms have one

@@ -30,6 +30,7 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "delta": delta,
+    "kda": lambda b, x, index: _kda(b, x, index),
     "latent": latent,
     "conv": conv,
     "hybrid": hybrid,
@@ -37,6 +38,12 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "mlp": lambda b, x, index: b.mlp(x, f"layers.{index}.mlp"),
     "experts": lambda b, x, index: b.experts(x, f"layers.{index}.mlp"),
 }
+
+
+def _kda(b: Blocks, x: Tensor, index: int) -> Tensor:
+    from rlx.models.language.kda import kda  # most models have none
+
+    return kda(b, x, index)
 
 
 class Picking(Record):

@@ -14,7 +14,7 @@ from rlx.models.language.blocks import Blocks, activated
 from rlx.models.language.config import Recurrence
 
 
-def _state(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor], None]]:
+def state_of(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor], None]]:
     """The state of this run's sequences, (batch, *shape), and the function that updates it. With several sequences a
     prompt begins with zeros, whatever the slot held before, and a step keeps the state of a sequence that does not
     advance."""
@@ -33,20 +33,20 @@ def _state(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor]
     return held, lambda new: b.g.update(name, ops.where(moves, new, held))
 
 
-def _convolved(
+def convolved(
     b: Blocks, x: Tensor, index: int, name: str, r: Recurrence, activation: str | None = "silu"
 ) -> Tensor:
     """The causal convolution over (batch, chunk, channels) in f32, with its last inputs as a state."""
     channels = x.shape[2]
     w = b.weight(f"{name}.conv1d.weight", (channels, r.width))
     bias = b.weight(f"{name}.conv1d.bias", (channels,)) if r.conv_bias else None
-    state, renew = _state(b, f"conv.{index}", r.width - 1, channels)
+    state, renew = state_of(b, f"conv.{index}", r.width - 1, channels)
     result, last = ops.causal_conv(ops.cast(x, b.wide), ops.cast(w, b.wide), bias, state, activation=activation)
     renew(last)
     return result
 
 
-def _lengths(b: Blocks, x: Tensor) -> Tensor:
+def of_lengths(b: Blocks, x: Tensor) -> Tensor:
     """(rows, channels) as (batch, chunk, channels)."""
     return ops.reshape(x, (b.size.batch, b.size.chunk, x.shape[-1]))
 
@@ -61,7 +61,7 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
     r, name = b.config.recurrence, f"layers.{index}.mixer"
     assert r is not None
     both = b.linear(x, f"{name}.in_proj", 2 * r.inner, r.bias)
-    u = _convolved(b, _lengths(b, both[:, : r.inner]), index, name, r)
+    u = convolved(b, of_lengths(b, both[:, : r.inner]), index, name, r)
     made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=b.wide)
     cuts = (0, r.rank, r.rank + r.states, r.rank + 2 * r.states)
     low, *both_ways = (made[:, start:end] for start, end in pairwise(cuts))
@@ -71,11 +71,11 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
             for part, t in (("dt", low), ("b", both_ways[0]), ("c", both_ways[1]))
         )
     step = b.linear(low, f"{name}.dt_proj", r.inner, dtype=b.wide)
-    into, out = (_lengths(b, t) for t in both_ways)
-    state, renew = _state(b, f"states.{index}", r.inner, r.states)
+    into, out = (of_lengths(b, t) for t in both_ways)
+    state, renew = state_of(b, f"states.{index}", r.inner, r.states)
     y, last = ops.selective_scan(
-        u, _lengths(b, step), b.weight(f"{name}.A", (r.inner, r.states)), into, out,
-        b.weight(f"{name}.D", (r.inner,)), ops.cast(_lengths(b, both[:, r.inner :]), b.wide), state,
+        u, of_lengths(b, step), b.weight(f"{name}.A", (r.inner, r.states)), into, out,
+        b.weight(f"{name}.D", (r.inner,)), ops.cast(of_lengths(b, both[:, r.inner :]), b.wide), state,
         delta_bias=b.weight(f"{name}.dt_proj.bias", (r.inner,)), delta_softplus=True,
     )  # fmt: skip
     renew(last)
@@ -89,11 +89,11 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     wide, lead, size = r.inner + 2 * r.groups * r.states, (b.size.batch, b.size.chunk), r.inner // r.heads
     made = b.linear(x, f"{name}.in_proj", r.inner + wide + r.heads, r.bias)
     gate, rest, step = made[:, : r.inner], made[:, r.inner : r.inner + wide], made[:, r.inner + wide :]
-    u = _convolved(b, _lengths(b, rest), index, name, r)
+    u = convolved(b, of_lengths(b, rest), index, name, r)
     ends = (r.inner, r.inner + r.groups * r.states, wide)
     into, out = (ops.reshape(u[:, :, s:e], (*lead, r.groups, r.states)) for s, e in pairwise(ends))
-    state, renew = _state(b, f"states.{index}", r.heads, size, r.states)
-    step, bias = ops.cast(_lengths(b, step), b.wide), b.weight(f"{name}.dt_bias", (r.heads,))
+    state, renew = state_of(b, f"states.{index}", r.heads, size, r.states)
+    step, bias = ops.cast(of_lengths(b, step), b.wide), b.weight(f"{name}.dt_bias", (r.heads,))
     if r.floor:
         step = ops.maximum(ops.softplus(step + bias), r.floor)
     y, last = ops.selective_scan(
@@ -125,7 +125,7 @@ def lightning(b: Blocks, x: Tensor, index: int) -> Tensor:
     factor = 1 - index / (b.config.layers - 1 + 1e-5) + 1e-5
     rates = [-factor * 2 ** (-8 * (head + 1) / a.heads) for head in range(a.heads)]
     steps = ops.expand(b.g.constant(1.0, b.wide), (*lead, a.heads))
-    state, renew = _state(b, f"states.{index}", a.heads, a.head_size, a.head_size)
+    state, renew = state_of(b, f"states.{index}", a.heads, a.head_size, a.head_size)
     decay = ops.cast(b.g.constant(np.asarray(rates, np.float64)), b.wide)
     y, last = ops.selective_scan(v, steps, decay, k, q, None, None, state)
     renew(last)
@@ -140,7 +140,7 @@ def conv(b: Blocks, x: Tensor, index: int) -> Tensor:
     assert r is not None
     parts = b.linear(x, f"{name}.in_proj", 3 * r.inner, r.bias)
     before, after, inputs = (parts[:, i * r.inner : (i + 1) * r.inner] for i in range(3))
-    u = _convolved(b, _lengths(b, before * inputs), index, name, r, None)
+    u = convolved(b, of_lengths(b, before * inputs), index, name, r, None)
     return _out(b, ops.cast(after, b.wide) * ops.reshape(u, (b.rows, r.inner)), name, r)
 
 
@@ -159,15 +159,15 @@ def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
     wide = {"qkv": 2 * keys + r.inner, "z": r.inner, "b": r.heads, "a": r.heads}
     parts = [(f"in_proj_{part}", n) for part, n in wide.items()]
     mixed, gate, write, step = b.linears(x, name, parts)
-    u = _convolved(b, _lengths(b, mixed), index, name, r)
-    q, k = (_unit(ops.reshape(u[:, :, i * keys : (i + 1) * keys], (*lead, r.groups, r.key_size))) for i in (0, 1))
+    u = convolved(b, of_lengths(b, mixed), index, name, r)
+    q, k = (unit(ops.reshape(u[:, :, i * keys : (i + 1) * keys], (*lead, r.groups, r.key_size))) for i in (0, 1))
     if r.tiled:
         q, k = (ops.concat([t] * (r.heads // r.groups), axis=2) for t in (q, k))
     v = ops.reshape(u[:, :, 2 * keys :], (*lead, r.heads, size))
-    decay = ops.softplus(ops.cast(_lengths(b, step), b.wide) + b.weight(f"{name}.dt_bias", (r.heads,)))
+    decay = ops.softplus(ops.cast(of_lengths(b, step), b.wide) + b.weight(f"{name}.dt_bias", (r.heads,)))
     decay = decay * b.weight(f"{name}.A", (r.heads,))
-    state, renew = _state(b, f"states.{index}", r.heads, size, r.key_size)
-    written = ops.sigmoid(ops.cast(_lengths(b, write), b.wide))
+    state, renew = state_of(b, f"states.{index}", r.heads, size, r.key_size)
+    written = ops.sigmoid(ops.cast(of_lengths(b, write), b.wide))
     o, last = ops.gated_delta_rule(q, k, v, decay, written if r.writes == 1.0 else written * r.writes, state)
     renew(last)
     gamma = b.weight(f"{name}.norm.weight", (size,))
@@ -177,6 +177,6 @@ def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
     return _out(b, y, name, r)
 
 
-def _unit(x: Tensor) -> Tensor:
+def unit(x: Tensor) -> Tensor:
     """The vectors along the last axis divided by their length, as Qwen's kernels compute it."""
     return x * ops.rsqrt(ops.sum(x * x, axis=-1, keepdims=True) + 1e-6)

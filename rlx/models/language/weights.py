@@ -180,7 +180,8 @@ class ModelWeights:
         table, head = (self._names[name] for name in (self._table, self._head))
         if same_numbers(self.source.read(table), self.source.read(head)):
             return config
-        warn_untied(self.source.where, table, head)
+        if not config.tied_by_file:
+            warn_untied(self.source.where, table, head)
         return replace(config, tied=False)
 
     def _add_tables(self, rope: Rope, context: int) -> None:

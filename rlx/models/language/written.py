@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from rlx.formats import gguf
 from rlx.formats.files import shown
 from rlx.formats.gguf import convert
 from rlx.formats.gguf.convert import Made
+from rlx.formats.gguf.layered import IDLE, NOT_TURNED, sparsity_scales
 from rlx.formats.gguf.model import GgufModel, Value, llama3_factors
 from rlx.formats.gguf.names import Family
 from rlx.formats.gguf.plain import BY_ARCHITECTURE, BY_MODEL_TYPE
@@ -25,10 +27,11 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.architectures.base import class_fields
 from rlx.models.language.caches import Size
-from rlx.models.language.config import Attention, Fields, LanguageConfig, Rope
+from rlx.models.language.config import Attention, Fields, LanguageConfig, LayerInputs, Rope
 from rlx.models.language.graph import language_graph
 from rlx.models.language.weights import Arrays, ModelWeights
-from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, YarnScaling
+from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, ProportionalScaling, YarnScaling
+from rlx.ops.rope.table import rope_frequencies
 from rlx.packed import PackedArray
 from rlx.records import names_of, replace
 from rlx.runtime.quantize import quantize
@@ -134,8 +137,12 @@ def _comparable(value: Any, family: Family) -> Any:
         return tuple(_comparable(v, family) for v in value)
     if isinstance(value, float):
         return float(np.float32(value))
+    if isinstance(value, LayerInputs):  # The file has a row for each token.
+        return value.width
     if isinstance(value, Rope):  # The file's order of rows says which numbers are rotated together.
         scaling = value.scaling
+        if isinstance(scaling, ProportionalScaling):  # the file says how many frequencies turn
+            scaling = replace(scaling, part=float(int(scaling.part * value.width // 2)))
         if isinstance(scaling, YarnScaling):  # a factor that is given may equal the default
             usual = 0.1 * math.log(scaling.factor) + 1
             if scaling.attention_factor is not None and abs(scaling.attention_factor - usual) < 1e-6 * usual:
@@ -157,7 +164,11 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
             "expert_count": e.count, "expert_used_count": e.used, "expert_feed_forward_length": e.inner,
             "expert_shared_feed_forward_length": e.shared,
         }  # fmt: skip
-    if r is not None and r.states:
+    if r is not None and family.mixers == "kda":
+        if a is None or r.heads != a.heads:
+            f.wrong("linear_num_heads", f"as many as num_attention_heads: readers of {arch} take that number")
+        settings |= {"kda.head_dim": r.key_size, "ssm.conv_kernel": r.width}
+    elif r is not None and r.states:
         settings |= {
             "ssm.conv_kernel": r.width, "ssm.inner_size": r.inner, "ssm.state_size": r.states,
             "ssm.time_step_rank": r.rank or r.heads, **({"ssm.group_count": r.groups} if r.heads else {}),
@@ -175,6 +186,8 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
         inner = {"mlp": config.inner, "experts": 0 if e is None else e.inner}
         settings["feed_forward_length"] = [inner.get(mixer, 0) for mixer in config.mixers]
         settings["attention.layer_norm_epsilon"] = config.eps  # readers require it as well as the epsilon of RMS norms
+    if family.layered and a is not None:
+        settings |= _by_layer(config, a, family)
     if e is None:
         settings = {key: value for key, value in settings.items() if not key.startswith("expert_")}
     numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",
@@ -217,9 +230,32 @@ def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Famil
         }  # fmt: skip
         if family.latent and scaling.mscale_all_dim:
             settings["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling.mscale_all_dim
-    elif scaling is not None and not isinstance(scaling, Llama3Scaling):
+    elif scaling is not None and not isinstance(scaling, Llama3Scaling | ProportionalScaling):
         f.wrong("rope_parameters", f"another: rlx writes no such scaling into files of {family.architecture}")
     return settings
+
+
+def _by_layer(config: LanguageConfig, a: Attention, family: Family) -> dict[str, Any]:
+    """The settings of Gemma 3n and Gemma 4 that differ from layer to layer."""
+    near, far = (next((i for i, w in enumerate(a.windows) if (w is not None) == slides), 0) for slides in (True, False))
+    ropes, kept, inputs = a.ropes, a.sources or tuple(range(config.layers)), config.layer_inputs
+    settings: dict[str, Any] = {
+        "attention.sliding_window_pattern": [w is not None for w in a.windows],
+        "attention.sliding_window": 1 + (a.windows[near] or 0),
+        "attention.shared_kv_layers": sum(source != i for i, source in enumerate(kept)),
+        "embedding_length_per_layer_input": 0 if inputs is None else inputs.width,
+        **{f"rope.freq_base{end}": r.base for end, r in (("", ropes[far]), ("_swa", ropes[near])) if r is not None},
+        "final_logit_softcapping": config.logit_softcap or 0.0,
+    }  # fmt: skip
+    if config.sparse:
+        return settings | {"activation_sparsity_scale": sparsity_scales(config.sparse)}
+    for end, i in (("", far), ("_swa", near)):
+        own = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+        settings |= dict.fromkeys((f"{key}{end}" for key in own), a.of(i).head_size)
+    heads = [a.of(i).kv_heads for i in range(config.layers)]
+    return settings | {
+        "attention.head_count_kv": heads, "feed_forward_length": list(config.inners) or config.inner,
+    }  # fmt: skip
 
 
 def _listed(weights: ModelWeights, family: Family, config: LanguageConfig) -> dict[str, list[float]]:
@@ -247,6 +283,13 @@ def _tensors(
             parts = [f"{before}.self_attn.{p}_proj.{rest[7:]}" for p in "qkv"]
             shape = (sum(shapes[p][0] for p in parts), *shape[1:])
             ours, make = f"{before}.self_attn.qkv_proj.{rest[7:]}", partial(_joined, weights, parts)
+        elif family.mixers == "kda" and rest == "conv1d.weight":
+            place, own = family.gguf_name(f"{before}.self_attn.q_conv1d.weight"), (shape[0] // 3, 1, shape[1])
+            for i, part in enumerate("qkv"):
+                made = partial(_third, weights, name, i, own)
+                one = str(place).replace("_q.", f"_{part}.")
+                result[one] = _made(one, own, made, weights.kept(name), kind, changed)
+            continue
         elif family.gates_above and name.endswith("mlp.gate_proj.weight"):
             continue
         elif family.gates_above and name.endswith("mlp.up_proj.weight"):
@@ -256,6 +299,10 @@ def _tensors(
             shape, make = (shape[0], shape[2], shape[1]), partial(_swapped, weights, name)
         elif family.architecture == "falcon" and config.parallel == 2:
             ours = name.replace("input_layernorm", "ln_attn").replace("post_attention_layernorm", "input_layernorm")
+        elif any(name.startswith(f"{each}.") for each in family.stacks.values()):
+            continue
+        elif name == "embed_tokens_per_layer.weight" and shape[0] != config.vocabulary:
+            make, shape = partial(_of_tokens, weights, name, config.vocabulary), (config.vocabulary, *shape[1:])
         elif family.pairs and rest[:7] in ("q_proj.", "k_proj."):
             make = partial(_in_pairs, weights, name, config, rest[0])
         place = family.gguf_name(ours)
@@ -277,7 +324,20 @@ def _tensors(
         result["output.weight"] = _made(
             "output.weight", shape, make, weights.kept("embed_tokens.weight"), kind, changed
         )
+    for i, source in enumerate(config.attention.sources if config.attention and family.stacks else ()):
+        for idle in IDLE if source != i else ():
+            shape = result[f"blk.{source}.{idle}"].shape
+            result[f"blk.{i}.{idle}"] = Made(shape, f32, partial(np.zeros, shape, np.float32))
+    for stack, each in family.stacks.items():
+        parts = [name for name in shapes if name.startswith(f"{each}.")]
+        shape, make = (len(parts), *shapes[parts[0]]), partial(_stacked, weights, parts)
+        result[f"{stack}.weight"] = _made(stack, shape, make, weights.kept(parts[0]), kind, changed)
     ropes = [] if config.attention is None else config.attention.ropes
+    if config.attention is not None and family.architecture == "gemma4":
+        windows = config.attention.windows
+        far = next((r for r, w in zip(ropes, windows, strict=True) if r is not None and w is None), None)
+        if far is not None:
+            result["rope_freqs.weight"] = _proportional(far)
     rope = next((r for r in ropes if r is not None and isinstance(r.scaling, Llama3Scaling)), None)
     if rope is not None:
         result["rope_freqs.weight"] = _divisors(rope)
@@ -291,6 +351,13 @@ def _divisors(rope: Rope) -> Made:
     factors = llama3_factors(rope.base, rope.width, {
         "factor": s.factor, "low_freq_factor": s.low_freq_factor, "high_freq_factor": s.high_freq_factor,
         "original_max_position_embeddings": s.original_length})  # fmt: skip
+    return Made(factors.shape, f32, lambda: factors.astype(np.float32))
+
+
+def _proportional(rope: Rope) -> Made:
+    """The divisors of the frequencies where only the first ones turn."""
+    frequencies, plain = (rope_frequencies(rope.width, rope.base, scaling)[0] for scaling in (rope.scaling, None))
+    factors = np.divide(plain, frequencies, out=np.full(len(plain), NOT_TURNED), where=frequencies > 0)
     return Made(factors.shape, f32, lambda: factors.astype(np.float32))
 
 
@@ -313,6 +380,20 @@ def _held(weights: ModelWeights, name: str) -> Value:
 
 def _joined(weights: ModelWeights, names: Sequence[str]) -> Value:
     return np.concatenate([np.asarray(_floats(weights.value(name))) for name in names])
+
+
+def _stacked(weights: ModelWeights, names: Sequence[str]) -> Value:
+    return np.stack([np.asarray(_floats(weights.value(name))) for name in names])
+
+
+def _third(weights: ModelWeights, name: str, number: int, shape: tuple[int, ...]) -> Value:
+    return np.split(np.asarray(_floats(weights.value(name))), 3)[number].reshape(shape)
+
+
+def _of_tokens(weights: ModelWeights, name: str, tokens: int) -> Value:
+    """A row for each token: the first one's for those behind the last row."""
+    value = np.asarray(_floats(weights.value(name)))
+    return value[np.where(np.arange(tokens) < len(value), np.arange(tokens), 0)]
 
 
 def _in_pairs(weights: ModelWeights, name: str, config: LanguageConfig, part: str) -> Value:
@@ -339,12 +420,16 @@ def _floats(value: Any) -> Any:
     return value.dequantize() if isinstance(value, PackedArray) else value
 
 
+# What llama.cpp computes with in f32 alone: norms, the numbers of a head's states, and filters.
+_IN_F32 = re.compile(r"_norm\.weight$|\.ssm_[ad]$|\.(ssm_conv1d|ssm_conv1d_[qkv]|shortconv\.conv)\.weight$")
+
+
 def _made(
     name: str, shape: tuple[int, ...], make: Callable[[], Value], held: DType, kind: DType | None,
     changed: dict[str, list[str]],
 ) -> Made:  # fmt: skip
     target = as_dtype(held)
-    if len(shape) < 2 or name.endswith("_norm.weight") or target.name == "f64":
+    if len(shape) < 2 or _IN_F32.search(name) or target.name == "f64":
         target = f32
     elif kind is not None:
         target = convert.fitting(kind, shape[-1])

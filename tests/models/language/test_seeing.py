@@ -15,6 +15,7 @@ from rlx.models import load
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.seeing import text_fields
 from rlx.models.language.config import Fields
+from tests.models.language.families import FROZEN as LANGUAGE
 from tests.models.language.families import (
     IDS_ASKED,
     PAGE,
@@ -115,3 +116,21 @@ def test_texts_that_are_not_the_model_alone(kind: str, changed: dict[str, Any], 
     content = {"model_type": kind, "text_config": {k: v for k, v in inner.items() if v is not ...}}
     with pytest.raises(ModelFormatError, match=told):
         ARCHITECTURES[kind].read(Fields(content, "config.json"))
+
+
+@pytest.mark.parametrize("kind", ["qwen3_vl_moe", "qwen3_5"])
+def test_the_file_decides_without_a_word_where_settings_differ(kind: str, tmp_path: Path) -> None:
+    """The class of the whole model goes by the outer setting and has an output matrix of its own; text models that
+    were saved by their inner setting have none."""
+    case = CASES[f"{kind}-0"] if kind in FOLDERS else json.loads(LANGUAGE.read_text())["cases"][f"{kind}_text-0"]
+    inner = {"model_type": f"{kind}_text", **case["config"].get("text_config", case["config"])}
+    settings = {"text_config": {**inner, "tie_word_embeddings": True}, "tie_word_embeddings": False}
+    shapes = unpacked_names(case["tensors"])
+    head = {"lm_head.weight": (96, 32)}
+    for more in (head, {}):
+        write_formula(tmp_path, kind, settings, {n: s for n, s in shapes.items() if n not in head} | more)
+        with load(tmp_path, "cpu", context=64, engine="numpy") as model:
+            assert model.config.tied != bool(more)
+    write_formula(tmp_path, kind, {**settings, "tie_word_embeddings": True}, {**shapes, **head})
+    with pytest.warns(ModelWarning, match="tie_word_embeddings is true, but 'lm_head.weight' holds other numbers"):
+        load(tmp_path, "cpu", context=64, engine="numpy").close()

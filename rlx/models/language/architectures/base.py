@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from rlx.models.language.config import (
     LanguageConfig,
 )
 from rlx.packed import PackedArray
+from rlx.packed.array import part_of
 from rlx.records import Record, field, replace
 
 Stored = npt.NDArray[Any] | PackedArray
@@ -156,12 +157,12 @@ def _classes(file: Path) -> dict[str, Any]:
     return families
 
 
-def under_all_names(f: Fields, names: Mapping[str, str]) -> Fields:
+def under_all_names(f: Fields, names: Mapping[str, str], fields: Container[str] = ()) -> Fields:
     """The settings under both the general names and the class's own. If both are given and differ, the general name's
-    value is taken, as in transformers."""
+    value is taken, as in transformers, but the other's where the general name is one of the class's `fields`."""
     content = dict(f.content)
     for name, own in names.items():
-        for one, other in ((name, own), (own, name)):
+        for one, other in ((own, name), (name, own)) if name in fields else ((name, own), (own, name)):
             if one in content:
                 content[other] = content[one]
     return Fields(content, f.where)
@@ -173,7 +174,7 @@ def class_fields(f: Fields, file: Path = CLASSES) -> Fields:
     facts = _classes(file).get(f.content["model_type"])
     if facts is None:
         return f
-    content = {**facts["usual"], **under_all_names(f, facts["names"]).content}
+    content = {**facts["usual"], **under_all_names(f, facts["names"], facts["usual"]).content}
     for name, own in facts["names"].items():
         if own in content:
             content.setdefault(name, content[own])
@@ -310,16 +311,30 @@ def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
         return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
     if name.endswith(".kv_b_keys.weight"):
         return derived(name, turned)
+    if name.endswith(".self_attn.conv1d.weight") and config.recurrence is not None:
+        filters, width = tuple(name.replace("conv1d", f"{part}_conv1d") for part in "qkv"), config.recurrence.width
+        return Recipe(filters, lambda values: joined([cast(Any, one).reshape(-1, width) for one in values]))
     layer, _, part = name.rpartition("layernorm.")
     if config.parallel == 2 and f"{layer.removesuffix('input_')}ln_attn.{part}" in tensors:  # Falcon's second norm
         return same_name(f"{layer.removesuffix('input_')}ln_attn.{part}", config, tensors)
     if config.parallel == 2 and f"{layer.removesuffix('post_attention_')}ln_attn.{part}" in tensors:
         return same_name(f"{layer.removesuffix('post_attention_')}input_layernorm.{part}", config, tensors)
+    before, mark, part = name.partition(".mlp.experts.")
+    if config.experts is not None and f"{before}.mlp.experts.gate_up_proj.weight" in tensors and part[:4] != "down":
+        n = config.experts.inner
+        start = 0 if part.startswith("gate") else n
+        return Recipe((f"{before}.mlp.experts.gate_up_proj.weight",), lambda values: _rows_of_each(values, start, n))
     before, mark, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
     if mark and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
         start = 0 if "gate_proj" in name else config.inner
         return rows(f"{before}mlp.up_proj.{rest}", start, start + config.inner)
     return same_name(name, config, tensors)
+
+
+def _rows_of_each(values: Sequence[Value], start: int, count: int) -> Value:
+    """Some rows of each matrix of a stack."""
+    (value,) = values
+    return value[:, start : start + count] if isinstance(value, Tensor) else part_of(value, 1, start, start + count)
 
 
 def stacked(names: Sequence[str]) -> Recipe:

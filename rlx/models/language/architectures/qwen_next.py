@@ -30,6 +30,7 @@ from rlx.models.language.config import (
     Mixer,
     Recurrence,
 )
+from rlx.records import replace
 
 
 def _mixers(f: Fields, layers: int) -> tuple[Mixer, ...]:
@@ -101,11 +102,12 @@ def _text(read: Any) -> Any:
         if not isinstance(inner, dict):
             f.wrong("text_config", "an object of settings")
         text = Fields(inner, f"{f.where}: text_config")
-        # The class of the whole model reads the outer flag, that of the text model the inner. If either is set, the
+        # The class of the whole model reads the outer flag, that of the text model the inner. Where they differ, the
         # file's tensors decide.
-        tied = f.flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
+        outer = f.flag("tie_word_embeddings", False)
+        tied = outer or text.flag("tie_word_embeddings", False)
         result: LanguageConfig = read(Fields({**inner, "tie_word_embeddings": tied}, text.where))
-        return result
+        return replace(result, tied_by_file=tied and not outer)
 
     return of
 

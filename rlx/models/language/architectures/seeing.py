@@ -88,9 +88,14 @@ def text_fields(f: Fields) -> Fields:
     text.must_be("use_bidirectional_attention", False, None, *CAUSAL.get(own, ()))
     if own in _ALIKE:
         text = _alike(text, own)
-    # Whole models go by the outer word, texts' models by the inner; where the two differ, the file decides.
-    tied = class_fields(f).flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
+    tied = outer_tied(f) or text.flag("tie_word_embeddings", False)
     return text.but(model_type=_ALIKE.get(own, own), tie_word_embeddings=tied)
+
+
+def outer_tied(f: Fields) -> bool:
+    """Whether the embeddings are tied in the class of the whole model, which goes by the outer word; the text model's
+    goes by the inner. Where they differ, the file decides."""
+    return class_fields(f).flag("tie_word_embeddings", False)
 
 
 def _alike(text: Fields, own: str) -> Fields:
@@ -117,7 +122,8 @@ def _within(kind: str) -> Architecture:
 def read(f: Fields) -> LanguageConfig:
     """The blocks of the text model."""
     text = text_fields(f)
-    return _within(text.content["model_type"]).read(text)
+    config = _within(text.content["model_type"]).read(text)
+    return replace(config, tied_by_file=config.tied and not outer_tied(f))
 
 
 def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
