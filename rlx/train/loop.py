@@ -25,6 +25,7 @@ from rlx.runtime.array import Array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
 from rlx.runtime.report import Report
+from rlx.runtime.saved.program import raw_of
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.shard_map import device_of
 from rlx.runtime.store import State
@@ -128,7 +129,9 @@ class Training(Closing):
             self._saved["key"] = TensorType((2,), i32)
         self._store.reserve(self._saved | self._model.state.by_name)
         for name, value in states.items():
-            self._store.set(name, value)
+            # Reserved memory holds zeros already, as most of an optimizer's states do at first.
+            if isinstance(value, Array) or raw_of(value).any():
+                self._store.set(name, value)
         if self._key is not None:
             self._store.set("key", self._key)
         if frozen is not None:
