@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ _LARGE_BYTES = 1 << 20  # from here on OpenSSL, which is five times as fast, is 
 
 def sha256(*parts: bytes | memoryview) -> HASH:
     """The hash of the parts one behind the other, as hashlib's: with `digest` and `hexdigest`."""
-    make = _small
-    if sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts) >= _LARGE_BYTES:
+    make, loaded = _small, "hashlib" in sys.modules
+    if loaded or sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts) >= _LARGE_BYTES:
         from hashlib import sha256 as make
     result = make()
     for part in parts:
