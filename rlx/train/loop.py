@@ -14,6 +14,7 @@ import numpy as np
 from rlx.driver.closing import Closing, Resources
 from rlx.dtypes import i32
 from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, RlxError, ShapeError
+from rlx.host.collector import paused
 from rlx.host.files import written_whole
 from rlx.ir import Graph, TensorType
 from rlx.ops.pytree import flatten
@@ -195,12 +196,13 @@ class Training(Closing):
         if len(there) >= self._shapes:
             _refuse(batch, list(there.values()), self._shapes)
         number = len(there)
-        with self._within(share.card):
-            step = step_graph(self._model, share.types, number, share.weight)
-        names = self.record.names or step.metrics
-        if names != step.metrics:
-            raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
-        compiled = self._compile(step.graph)
+        with paused():
+            with self._within(share.card):
+                step = step_graph(self._model, share.types, number, share.weight)
+            names = self.record.names or step.metrics
+            if names != step.metrics:
+                raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
+            compiled = self._compile(step.graph)
         self.record.names = names
         return _Program(number, batch, share.types, compiled)
 
