@@ -65,7 +65,7 @@ def test_what_is_given_is_there_before_the_first_step_zeros_with_their_signs_too
         return loss(p, batch), state
 
     with rlx.training(carried, start(), optim.adam(0.1), state=given, device="cpu") as made:
-        held = made.state()
+        held = made.state
         assert {n: x.tobytes() for n, x in held.items()} == {n: x.tobytes() for n, x in given.items()}
 
 
