@@ -7,6 +7,7 @@ have the dtypes of their parameters (adafactor's f32 for halves): for weights in
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -175,10 +176,15 @@ def _like(number: Any, g: Any) -> Any:
     return ops.cast(number, g.dtype) if hasattr(number, "dtype") and getattr(number, "weak", None) is None else number
 
 
-def _grown(base: float, count: Any, g: Any) -> Any:
-    """1 - base ** count in the gradient's dtype, in f32 for halves. Computed as a difference it would lose four of
-    seven digits in the first steps for adam's b2."""
-    return -ops.expm1(ops.cast(count, _working(g)) * math.log(base)) if base else 1.0
+def _grown(base: float, count: Any) -> Callable[[Any], Any]:
+    """A function that gives 1 - base ** count in a gradient's dtype, in f32 for halves: computed once for all gradients
+    of a dtype. Computed as a difference it would lose four of seven digits in the first steps for adam's b2."""
+
+    @functools.cache
+    def of(dtype: DType) -> Any:
+        return -ops.expm1(ops.cast(count, dtype) * math.log(base)) if base else 1.0
+
+    return lambda g: of(_working(g))
 
 
 def _each(function: Callable[..., tuple[Any, ...]], count: int, gradients: PyTree, *rest: PyTree) -> list[PyTree]:
@@ -437,7 +443,8 @@ def ema(decay: float, debias: bool = True) -> Optimizer:
         _paired(values, state.mean, "the state")
         count = state.count + 1
         mean = tree.map(lambda m, x: _moved(m, _wide(x), decay), state.mean, values)
-        shown = tree.map(lambda m: m / _grown(decay, count, m), mean) if debias else mean
+        grown = _grown(decay, count)
+        shown = tree.map(lambda m: m / grown(m), mean) if debias else mean
         return tree.map(lambda a, x: ops.cast(a, x.dtype), shown, values), Average(count, mean)
 
     return Optimizer(init, update)
@@ -497,11 +504,14 @@ def _moved(m: Any, g: Any, decay: float) -> Any:
     return m * decay + g * (1.0 - decay)
 
 
-def _corrected(m: Any, g: Any, decay: float, count: Any, nesterov: bool) -> Any:
-    """A running mean of gradients without its bias to the zero that it began with."""
+def _corrected(decay: float, count: Any, nesterov: bool) -> Callable[[Any, Any], Any]:
+    """A function that gives a running mean of gradients, its first argument, without its bias to the zero that it began
+    with; the second one is the last gradient."""
+    grown = _grown(decay, count)
     if not nesterov:
-        return m / _grown(decay, count, g)
-    return m / _grown(decay, count + 1, g) * decay + g / _grown(decay, count, g) * (1.0 - decay)
+        return lambda m, g: m / grown(g)
+    later = _grown(decay, count + 1)
+    return lambda m, g: m / later(g) * decay + g / grown(g) * (1.0 - decay)
 
 
 @with_hint
@@ -568,10 +578,11 @@ def _adamw(
         count = state.count + 1
         rate = _at(learning_rate, state.count)
         decays = _mask(mask, params) if weight_decay else tree.map(lambda g: False, gradients)
+        corrected, grown = _corrected(b1, count, nesterov), _grown(b2, count)
 
         def step(g: Any, m: Any, v: Any, decay: bool, p: Any) -> tuple[Any, ...]:
             m, v = _moved(keeping.values(m, True, g), g, b1), _moved(keeping.values(v, False, g), g * g, b2)
-            move = _corrected(m, g, b1, count, nesterov) / (ops.sqrt(v / _grown(b2, count, g)) + eps)
+            move = corrected(m, g) / (ops.sqrt(v / grown(g)) + eps)
             move = move + p * weight_decay if decay else move
             return move * -_like(rate, move), keeping.keep(m, True), keeping.keep(v, False)
 
@@ -831,15 +842,17 @@ def muon(
         _paired(gradients, state.mu, "the state")
         count = state.count + 1
         rate = _at(learning_rate, state.count)
+        of_matrices, corrected = (_corrected(decay, count, nesterov) for decay in (beta, adam_b1))
+        grown = _grown(adam_b2, count)
 
         def step(g: Any, m: Any, v: Any, p: Any) -> tuple[Any, ...]:
             if g.ndim == 3:
                 m = _moved(m, g, beta)
-                move = orthogonal(_corrected(m, g, beta, count, nesterov)) * max(1.0, g.shape[2] / g.shape[1]) ** 0.5
+                move = orthogonal(of_matrices(m, g)) * max(1.0, g.shape[2] / g.shape[1]) ** 0.5
                 move = move + p * weight_decay if weight_decay else move
             else:
                 m, v = _moved(m, g, adam_b1), _moved(v, g * g, adam_b2)
-                move = _corrected(m, g, adam_b1, count, nesterov) / (ops.sqrt(v / _grown(adam_b2, count, g)) + eps)
+                move = corrected(m, g) / (ops.sqrt(v / grown(g)) + eps)
             return move * -_like(rate, move), m, v
 
         updates, mu, nu = _each_stacked(step, 3, gradients, state.mu, state.nu, params)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import stat
@@ -12,9 +11,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlx.errors import RlxError
+from rlx.host.digest import sha256
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _TOLD: set[Path] = set()  # folders whose faults were logged; a cache may be opened for each kernel
 
@@ -44,12 +47,11 @@ Part = str | bytes | int
 
 def key_of(parts: Iterable[Part]) -> bytes:
     """SHA-256 over the parts, each preceded by its kind and length, so that different lists give different keys."""
-    digest = hashlib.sha256(_MAGIC)
+    pieces = [_MAGIC]
     for part in parts:
         raw = part if isinstance(part, bytes) else repr(part).encode("ascii", "backslashreplace")
-        digest.update(b"%c%d:" % (b"r" if raw is part else b"t", len(raw)))
-        digest.update(raw)
-    return digest.digest()
+        pieces += (b"%c%d:" % (b"r" if raw is part else b"t", len(raw)), raw)
+    return sha256(*pieces).digest()
 
 
 class DiskCache:
@@ -73,18 +75,30 @@ class DiskCache:
             raise ValueError(f"a cache's kind is one plain word, not {kind!r}")
         self.kind = kind
         chosen = root if root is not None else os.environ.get(ROOT_ENV) or _user_folder()
-        self.folder: Path | None = None if os.fspath(chosen) == OFF else Path(chosen) / kind
+        self._folder = None if os.fspath(chosen) == OFF else os.path.join(chosen, kind)
         self.limit = _limit() if limit is None else limit
         self._room = 0  # bytes that may be stored before the folder's size is measured again
         self._ready = False
         self._lent: list[Mapping[bytes, bytes]] = []
 
+    @property
+    def off(self) -> bool:
+        """Whether nothing is stored."""
+        return self._folder is None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the records; None when the cache is off."""
+        from pathlib import (
+            Path,  # reading from the cache does without: it imports the modules of web addresses
+        )
+
+        return None if self._folder is None else Path(self._folder)
+
     def path(self, key_parts: Iterable[Part]) -> Path | None:
         """The path of this key's record, stored or not; None when the cache is off."""
-        return self._path(key_of(key_parts))
-
-    def _path(self, key: bytes) -> Path | None:
-        return None if self.folder is None else self.folder / f"{key.hex()}.bin"
+        folder = self.folder
+        return None if folder is None else folder / _name(key_of(key_parts))
 
     @contextlib.contextmanager
     def lending(self, payloads: Mapping[bytes, bytes]) -> Iterator[None]:
@@ -103,9 +117,9 @@ class DiskCache:
         for lent in self._lent:
             if key in lent:
                 return lent[key]
-        path = self._path(key)
-        if path is None or not self._trusted():
+        if self._folder is None or not self._trusted(self._folder):
             return None
+        path = os.path.join(self._folder, _name(key))
         try:
             descriptor = os.open(path, _READ)
         except OSError:
@@ -133,7 +147,7 @@ class DiskCache:
         size = _HEAD.size + len(payload)
         if path is None or len(payload) > _MAX_PAYLOAD or size > self.limit:
             return False
-        head = _HEAD.pack(_MAGIC, key_of(parts), hashlib.sha256(payload).digest(), len(payload))
+        head = _HEAD.pack(_MAGIC, key_of(parts), sha256(payload).digest(), len(payload))
         import logging  # reading from the cache needs neither
         import tempfile
 
@@ -196,17 +210,17 @@ class DiskCache:
         # Other processes store records too, so the folder is read again before many more bytes are stored.
         self._room = min(self.limit - held, self.limit // 16)
 
-    def _trusted(self) -> bool:
+    @staticmethod
+    def _trusted(folder: str | Path) -> bool:
         """Whether no other user can have written to the folder."""
-        assert self.folder is not None
         try:
-            status = os.lstat(self.folder)
+            status = os.lstat(folder)
         except OSError:
             return False
         return stat.S_ISDIR(status.st_mode) and _ours(status) and not (_OWNERS and status.st_mode & 0o022)
 
     def _prepare(self, folder: Path) -> None:
-        if self._ready and self._trusted():
+        if self._ready and self._trusted(folder):
             return
         # makedirs gives its mode to the last folder only, so the missing parents are made one by one.
         missing = [part for part in [folder, *folder.parents] if not part.exists()]
@@ -238,6 +252,11 @@ def _ours(status: os.stat_result) -> bool:
     return not _OWNERS or status.st_uid == os.geteuid()
 
 
+def _name(key: bytes) -> str:
+    """The name of a record."""
+    return f"{key.hex()}.bin"
+
+
 def _unpack(record: bytes, key: bytes) -> bytes | None:
     if len(record) < _HEAD.size:
         return None
@@ -245,7 +264,7 @@ def _unpack(record: bytes, key: bytes) -> bytes | None:
     payload = record[_HEAD.size :]
     if magic != _MAGIC or stored_key != key or len(payload) != length:
         return None
-    return payload if hashlib.sha256(payload).digest() == digest else None
+    return payload if sha256(payload).digest() == digest else None
 
 
 def _sweep(folder: Path) -> list[os.DirEntry[str]]:

@@ -9,10 +9,12 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from rlx.errors import FileMissing, ModelFormatError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 try:
     import fcntl
@@ -44,7 +46,7 @@ def plain(name: str, limit: int = 80) -> str:
     return name if name.isprintable() and len(name) <= limit else shown(name, limit)[1:-1]
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """The file, open for reading. A pipe or a device is refused: it could block for ever or never end.
 
     Raises: ModelFormatError.
@@ -60,7 +62,7 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def beginning(path: Path, nbytes: int = 64) -> bytes:
+def beginning(path: str | os.PathLike[str], nbytes: int = 64) -> bytes:
     """The first bytes of a regular file. Raises: ModelFormatError."""
     with open_regular(path) as file:
         try:
@@ -69,7 +71,7 @@ def beginning(path: Path, nbytes: int = 64) -> bytes:
             raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def begins_with(path: Path, magic: bytes) -> bool:
+def begins_with(path: str | os.PathLike[str], magic: bytes) -> bool:
     """Whether it is a regular file that can be read and begins with these bytes."""
     try:
         return beginning(path, len(magic)) == magic
@@ -111,6 +113,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
     Raises: OSError."""
     import shutil  # imported here, since every program imports this module
     import tempfile
+    from pathlib import Path
 
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     handle = os.open(temporary, os.O_RDONLY) if fcntl is not None else None
@@ -161,7 +164,7 @@ def _lock(handle: int) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
+def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
     """The content of a file of at most `limit` bytes. Raises: ModelFormatError."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -176,6 +179,15 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
+def system_text(*path: str | os.PathLike[str]) -> str | None:
+    """The text of a file in which the system describes itself, such as /proc/cpuinfo; None where there is none."""
+    try:
+        with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
 def json_bytes(text: bytes) -> int:
     """A bound on the memory that reading a JSON text takes, from the number of characters that could begin a value: an
     empty list takes two bytes of text and seventy of memory."""
@@ -186,7 +198,9 @@ def json_bytes(text: bytes) -> int:
     return 10_000 + letters + 80 * values + 120 * lists + 300 * objects + 260 * text.count(b":")
 
 
-def parse_json(text: bytes, path: Path, limit: int = OBJECT_BYTES, infinity: bool = False) -> Any:
+def parse_json(
+    text: bytes, path: str | os.PathLike[str], limit: int = OBJECT_BYTES, infinity: bool = False
+) -> Any:
     """A JSON value in UTF-8 whose objects have no duplicate keys. NaN and Infinity are not JSON, but `infinity` allows
     the latter, which Python writes. A text whose values could take more than `limit` bytes of memory is refused before
     any of them is made.

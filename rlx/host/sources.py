@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from functools import cache
+
+from rlx.host.digest import sha256
 
 _ROOT = os.path.dirname(os.path.dirname(__file__))
 
@@ -26,4 +27,4 @@ def stamp(*folders: str) -> bytes:
                     listed.append(f"{entry.path}\0{status.st_size}\0{status.st_mtime_ns}")
                 elif folder != _ROOT and "." not in name and name != "__pycache__" and entry.is_dir():
                     left.append(entry.path)
-    return hashlib.sha256("\n".join(sorted(listed)).encode("utf-8", "surrogateescape")).digest()
+    return sha256("\n".join(sorted(listed)).encode("utf-8", "surrogateescape")).digest()

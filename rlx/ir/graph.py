@@ -269,6 +269,8 @@ class Graph:
         """The graph that takes nodes added to this one, as `traced_into` says.
 
         Raises: GraphError for a body whose function has returned, since nodes added there would never run."""
+        if TRACING.body is None and self.outer is None and not self.traced:  # nearly always
+            return self
         home = traced_into(self)
         if home.traced:
             raise TracedValueError(f"{what}: an operand is {leaked(home)}")
@@ -286,7 +288,10 @@ class Graph:
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
         node = Node(record, ins, dict(attrs), label)
         types = record.types([t.type for t in ins], node.attrs)
-        node.outputs = tuple(Tensor(self, self._next_id + i, t, node, i) for i, t in enumerate(types))
+        if len(types) == 1:
+            node.outputs = (Tensor(self, self._next_id, types[0], node, 0),)
+        else:
+            node.outputs = tuple([Tensor(self, self._next_id + i, t, node, i) for i, t in enumerate(types)])
         self._next_id += len(types)
         self.nodes.append(node)
         return node.outputs

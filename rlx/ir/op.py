@@ -298,6 +298,9 @@ def register_host(op: Op) -> Op:
 
 def get_op(name: str) -> Op:
     """The op of that name. Raises: UnsupportedOp when there is none."""
+    known = dict.get(REGISTRY, name)
+    if known is not None:  # whatever its module, it is imported
+        return known
     try:
         return REGISTRY[name] if name in REGISTRY else HOST[name]
     except KeyError:

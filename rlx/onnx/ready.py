@@ -6,7 +6,6 @@ types, in a session with the same settings. For anything else a model is read fr
 
 from __future__ import annotations
 
-import hashlib
 import marshal
 import os
 import sys
@@ -14,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import finalize
 
 import numpy as np
 
 from rlx.host.background import aside
+from rlx.host.digest import sha256
 from rlx.host.diskcache import Part, shared
 from rlx.host.files import read_bytes
 from rlx.host.sources import stamp
@@ -51,16 +50,16 @@ class Content(NamedTuple):
 
     content: bytes
     what: str
-    folder: Path | None
+    folder: str
 
 
 def content_of(source: Any) -> Content | None:
     """The bytes of a file that may be ready; None for one that is large, and for what is no file."""
-    if not isinstance(source, str | os.PathLike) or shared(KIND).folder is None:
+    if not isinstance(source, str | os.PathLike) or shared(KIND).off:
         return None
-    path = Path(os.fspath(source))
+    path = os.fspath(source)
     try:
-        if path.stat().st_size > LARGE_BYTES:
+        if os.stat(path).st_size > LARGE_BYTES:
             return None
         content = read_bytes(path, LARGE_BYTES)
     except Exception:  # noqa: BLE001 the model's own reading says what is wrong
@@ -71,7 +70,7 @@ def content_of(source: Any) -> Content | None:
 
         small = without_blocks(content, {})
     # External data, which a tensor's field `location` names, may change while the file does not.
-    return None if b"location" in small else Content(content, str(path), path.parent)
+    return None if b"location" in small else Content(content, path, os.path.dirname(path))
 
 
 def find(content: Content, options: Mapping[str, Any]) -> Model | None:
@@ -119,7 +118,7 @@ def _digest(content: bytes) -> bytes:
     view = memoryview(content)
     pieces = [view[at : at + _PIECE] for at in range(0, len(content), _PIECE)]
     with Threads(min(8, len(pieces), os.cpu_count() or 1)) as threads:
-        return hashlib.sha256(b"".join(threads.map(lambda piece: hashlib.sha256(piece).digest(), pieces))).digest()
+        return sha256(b"".join(threads.map(lambda piece: sha256(piece).digest(), pieces))).digest()
 
 
 def _package() -> bytes:

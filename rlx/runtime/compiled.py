@@ -505,12 +505,16 @@ class CompiledGraph(Closing):
     def _make_plan(self, prepared: Prepared, outside: Container[str] | None = None) -> MemoryPlan:
         """The plan of a prepared graph with weights and states at their current slots. The last one is cached."""
         wanted = None if outside is not None else self._planned_by(prepared)
-        last = self._last_plan
-        if wanted is not None and last is not None and last[0][0].graph is prepared.graph and last[0][1:] == wanted[1:]:
-            return last[1]
+        before: MemoryPlan | None = None
+        if wanted is not None and self._last_plan is not None:
+            (last, planner, slots), made = self._last_plan
+            if last.graph is prepared.graph and planner == self.options.planner:
+                if slots == wanted[2]:
+                    return made
+                before = made
         report("planning")
         limit = self.device.limits.max_alloc_bytes
-        plan = planned(prepared.graph, self.options.planner, self.weights.find, self.state.find, limit, outside)
+        plan = planned(prepared.graph, self.options.planner, self.weights.find, self.state.find, limit, outside, before)
         if wanted is not None:
             self._last_plan = wanted, plan
         return plan

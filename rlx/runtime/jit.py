@@ -18,6 +18,7 @@ import numpy as np
 from rlx.autodiff import gradients
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
+from rlx.host.collector import paused
 from rlx.host.locks import renewed
 from rlx.host.other_attributes import explain
 from rlx.ir import Graph, Tensor, apply
@@ -351,7 +352,8 @@ class Jitted(Generic[P, R]):
             key = (key, PLACE.mesh, PLACE.rank)
         with self._lock:
             if key not in self._cache:
-                self._cache[key] = self._made(call)
+                with paused():
+                    self._cache[key] = self._made(call)
                 if len(self._cache) > CACHE_SIZE:
                     # Not closed here: another thread may be about to run it. Its memory is freed with its last user.
                     self._cache.popitem(last=False)

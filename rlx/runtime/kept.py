@@ -44,7 +44,7 @@ def prepared(
 ) -> Prepared:
     """The result of `make`, from the cache if it is there. Requires: it depends only on the other arguments."""
     cache = shared(KIND)
-    key = None if cache.folder is None else key_parts(graph, device, options, param_dtypes)
+    key = None if cache.off else key_parts(graph, device, options, param_dtypes)
     if key is None:
         return make()
     record = cache.get(key)

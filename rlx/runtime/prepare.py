@@ -57,20 +57,25 @@ def planned(
     state: Callable[[str], Slot | None],
     max_alloc_bytes: int,
     outside: Container[str] | None = None,
+    before: MemoryPlan | None = None,
 ) -> MemoryPlan:
     """The memory plan of a graph; `weight` and `state` give the slots of weights and states by name. `outside`, as in
-    the planner, names the inputs whose memory each call passes."""
-    from rlx.driver.memory.planner import plan  # imported with the first program, not by `import rlx`
+    the planner, names the inputs whose memory each call passes. `before` is a plan that the planner made of this graph
+    with other slots."""
+    from rlx.driver.memory.planner import moved, plan  # imported with the first program, not by `import rlx`
 
     def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:
         return {n: find(n) or Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in tensors.items()}
 
     with paused():
+        params, states = slots(graph.params, weight), slots(graph.states, state)
+        if before is not None and not before.bodies and outside is None:
+            return moved(before, graph, params, states)
         return plan(
             graph,
             planner=planner,
-            param_slots=slots(graph.params, weight),
-            state_slots=slots(graph.states, state),
+            param_slots=params,
+            state_slots=states,
             max_alloc_bytes=max_alloc_bytes,
             outside=outside,
         )

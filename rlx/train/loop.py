@@ -14,6 +14,7 @@ import numpy as np
 from rlx.driver.closing import Closing, Resources
 from rlx.dtypes import i32
 from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, RlxError, ShapeError
+from rlx.host.collector import paused
 from rlx.host.files import written_whole
 from rlx.host.other_attributes import explain
 from rlx.ir import Graph, TensorType
@@ -26,6 +27,7 @@ from rlx.runtime.array import Array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
 from rlx.runtime.report import Report
+from rlx.runtime.saved.program import raw_of
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.shard_map import device_of
 from rlx.runtime.store import State
@@ -129,7 +131,9 @@ class Training(Closing):
             self._saved["key"] = TensorType((2,), i32)
         self._store.reserve(self._saved | self._model.state.by_name)
         for name, value in states.items():
-            self._store.set(name, value)
+            # Reserved memory holds zeros already, as most of an optimizer's states do at first.
+            if isinstance(value, Array) or raw_of(value).any():
+                self._store.set(name, value)
         if self._key is not None:
             self._store.set("key", self._key)
         if frozen is not None:
@@ -194,12 +198,13 @@ class Training(Closing):
         if len(there) >= self._shapes:
             _refuse(batch, list(there.values()), self._shapes)
         number = len(there)
-        with self._within(share.card):
-            step = step_graph(self._model, share.types, number, share.weight)
-        names = self.record.names or step.metrics
-        if names != step.metrics:
-            raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
-        compiled = self._compile(step.graph)
+        with paused():
+            with self._within(share.card):
+                step = step_graph(self._model, share.types, number, share.weight)
+            names = self.record.names or step.metrics
+            if names != step.metrics:
+                raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
+            compiled = self._compile(step.graph)
         self.record.names = names
         return _Program(number, batch, share.types, compiled)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import rlx
 from rlx.driver import MemoryPlan
 from rlx.driver.memory.plan import ALIGNMENT, LiveRange
-from rlx.driver.memory.planner import packing, plan, plan_bump, plan_reuse, storage
+from rlx.driver.memory.planner import moved, packing, plan, plan_bump, plan_reuse, storage
 from rlx.driver.memory.planner.packing import Block
 from rlx.driver.memory.views import is_alias
 from rlx.errors import ArenaError, GraphError, OutOfDeviceMemory
@@ -48,6 +48,16 @@ def test_the_arena_is_split_where_the_device_limits_an_allocation(g: Graph, inpl
     apart = plan_bump(g, max_alloc_bytes=limit, **stores(g))
     assert faults(g, apart) == []
     assert all(n <= limit for n in apart.segments.values())
+
+
+@MANY
+@given(graphs(), st.sampled_from(("reuse", "bump")))
+def test_a_plan_moved_to_other_weights_and_states_is_the_plan_made_for_them(g: Graph, planner: str) -> None:
+    here = stores(g)
+    there = {kind: {n: s._replace(segment=f"other.{n}", offset=s.offset + 512) for n, s in slots.items()}
+             for kind, slots in here.items()}  # fmt: skip
+    made = plan(g, planner=planner, **there)
+    assert moved(plan(g, planner=planner, **here), g, there["param_slots"], there["state_slots"]) == made
 
 
 @settings(max_examples=300 if full() else 60)

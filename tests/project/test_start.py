@@ -23,8 +23,8 @@ from tests.models.language import tiny
 LISTS = Path(__file__).with_name("start.json")
 # Modules of Python that take a millisecond and more, and that no start needs but typer's.
 HEAVY = {
-    "asyncio", "concurrent.futures", "dataclasses", "email", "importlib.metadata", "importlib.resources", "pkgutil",
-    "secrets", "tempfile", "unittest", "zipfile",
+    "asyncio", "concurrent.futures", "dataclasses", "email", "hashlib", "importlib.metadata", "importlib.resources",
+    "pathlib", "pkgutil", "secrets", "tempfile", "unittest", "urllib", "zipfile",
 }  # fmt: skip
 COMMAND = "import sys\nfrom rlx.cli import main\nsys.argv = ['rlx', *{!r}]\ntry: main()\nexcept SystemExit: pass"
 STARTS = {

@@ -68,6 +68,17 @@ def run() -> Iterator[Training]:
         yield made
 
 
+def test_what_is_given_is_there_before_the_first_step_zeros_with_their_signs_too() -> None:
+    given = {"none": np.zeros((2, 3)), "signs": np.array([0.0, -0.0, -0.0]), "last": np.array([0.0, 0.0, 1e-300])}
+
+    def carried(p: Any, state: Any, batch: Any) -> Any:
+        return loss(p, batch), state
+
+    with rlx.training(carried, start(), optim.adam(0.1), state=given, device="cpu") as made:
+        held = made.state
+        assert {n: x.tobytes() for n, x in held.items()} == {n: x.tobytes() for n, x in given.items()}
+
+
 def test_steps_are_gradient_descent(run: Training) -> None:
     losses, p = by_numpy(first(25), 0.1)
     found = list(run.over(batches, steps=25))

@@ -7,7 +7,6 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from rlx.driver.device import HOST, Borrowed, Bytes, Support, no_streams
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool, kept_alive
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
+from rlx.host.files import system_text
 from rlx.host.locks import renewed
 from rlx.ir import Graph, Node
 
@@ -249,45 +249,39 @@ def _forget(memory: Block | Foreign) -> None:
 
 
 def _cpu_name() -> str:
-    path = Path("/proc/cpuinfo")
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.startswith(("model name", "Model\t", "Hardware")) and (name := line.partition(":")[2].strip()):
-                return name  # some virtual machines leave it empty
+    for line in (system_text("/proc/cpuinfo") or "").splitlines():
+        if line.startswith(("model name", "Model\t", "Hardware")) and (name := line.partition(":")[2].strip()):
+            return name  # some virtual machines leave it empty
     return platform.processor() or platform.machine() or "CPU"
 
 
 def _meminfo(key: str) -> int | None:
-    path = Path("/proc/meminfo")
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.startswith(f"{key}:"):
-                return int(line.split()[1]) * 1024
+    for line in (system_text("/proc/meminfo") or "").splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
     return None
 
 
 def _cgroup() -> tuple[int, int] | None:
     """A container's memory: (limit, bytes in use that the system cannot reclaim); None where there is no limit."""
-    base = Path("/sys/fs/cgroup")
     for folder, limit_name, used_name in (
         ("", "memory.max", "memory.current"),
         ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        limit, used, stat = (base / folder / name for name in (limit_name, used_name, "memory.stat"))
-        if limit.exists() and used.exists():
-            text = limit.read_text().strip()
-            if not text.isdecimal():
+        names = (limit_name, used_name, "memory.stat")
+        limit, used, stat = (system_text("/sys/fs/cgroup", folder, name) for name in names)
+        if limit is not None and used is not None:
+            if not limit.strip().isdecimal():
                 return None
-            return int(text), int(used.read_text()) - _file_cache(stat)
+            return int(limit), int(used) - _file_cache(stat or "")
     return None
 
 
-def _file_cache(stat: Path) -> int:
+def _file_cache(stat: str) -> int:
     """Bytes of cached files, which the system reclaims when memory is needed."""
-    if stat.exists():
-        for line in stat.read_text().splitlines():
-            if line.startswith(("inactive_file ", "total_inactive_file ")):
-                return int(line.split()[1])
+    for line in stat.splitlines():
+        if line.startswith(("inactive_file ", "total_inactive_file ")):
+            return int(line.split()[1])
     return 0
 
 

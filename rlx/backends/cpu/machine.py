@@ -7,10 +7,10 @@ import os
 import platform
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 from rlx.errors import RlxError
+from rlx.host.files import system_text
 from rlx.records import Record, replace
 
 Lookup = Literal["avx512", "avx2", "neon"] | None
@@ -109,14 +109,12 @@ def this_machine() -> Machine | None:
     if arch not in ("x86_64", "aarch64") or not sys.platform.startswith("linux") or sys.maxsize < 1 << 32:
         return None
     words, vendor = set[str](), ""
-    path = Path("/proc/cpuinfo")
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.startswith("vendor_id"):
-                vendor = line.partition(":")[2].strip()
-            if line.startswith(("flags", "Features")):
-                words = set(line.partition(":")[2].split())
-                break
+    for line in (system_text("/proc/cpuinfo") or "").splitlines():
+        if line.startswith("vendor_id"):
+            vendor = line.partition(":")[2].strip()
+        if line.startswith(("flags", "Features")):
+            words = set(line.partition(":")[2].split())
+            break
     features = frozenset(_RENAMED.get(w, w) for w in words) & _KNOWN
     if "amx-tile" in features and not _may_use_tiles():
         features = frozenset(f for f in features if not f.startswith("amx"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import marshal
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from rlx.backends.cpu.job import ROW_WORDS
 from rlx.backends.cpu.segment import Segment
 from rlx.driver.device import Bytes, address
 from rlx.dtypes import as_dtype
+from rlx.host.digest import sha256
 
 Array = npt.NDArray[Any]
 _WORD = 8
@@ -87,7 +87,7 @@ class Thawed:
 
 def _placed(code: bytes) -> int:
     """The address of machine code, which stays until the process ends; programs with the same code share it."""
-    digest = hashlib.sha256(code).digest()
+    digest = sha256(code).digest()
     if digest not in _PLACED:
         (_PLACED[digest],) = map_code([code])
     return _PLACED[digest]

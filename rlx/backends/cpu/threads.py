@@ -10,10 +10,11 @@ import os
 import threading
 from _queue import SimpleQueue
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from rlx.host.files import system_text
 
 Task = Callable[[], Any]
 
@@ -22,18 +23,16 @@ def available_threads() -> int:
     """The number of processors that this process may run on; in a container with a quota of processor time, at most the
     quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(count, _quota(Path("/sys/fs/cgroup")))
+    return min(count, _quota("/sys/fs/cgroup"))
 
 
-def _quota(base: Path) -> int:
+def _quota(base: str | os.PathLike[str]) -> int:
     """A container's quota in processors, rounded up."""
-    one, two = base / "cpu" / "cpu.cfs_quota_us", base / "cpu.max"
-    if two.exists():
-        words = two.read_text().split()
-    elif one.exists():
-        words = [one.read_text().strip(), (base / "cpu" / "cpu.cfs_period_us").read_text().strip()]
-    else:
-        return 1 << 30
+    text = system_text(base, "cpu.max")
+    if text is None:
+        one = system_text(base, "cpu", "cpu.cfs_quota_us")
+        text = "" if one is None else f"{one} {system_text(base, 'cpu', 'cpu.cfs_period_us')}"
+    words = text.split()
     if len(words) != 2 or not all(w.isdecimal() for w in words) or not int(words[1]):  # "max", or -1: no quota
         return 1 << 30
     return max(1, -(-int(words[0]) // int(words[1])))

@@ -35,7 +35,7 @@ def parse(source: Any, blocks: dict[int, memoryview] | None = None) -> tuple[Any
         return source, None
     folder = None
     if isinstance(source, Content):
-        content, what, folder = source
+        content, what, folder = source.content, source.what, Path(source.folder)
     elif isinstance(source, bytes | bytearray | memoryview):
         content, what = bytes(source), "the model"
     elif isinstance(source, str | os.PathLike):

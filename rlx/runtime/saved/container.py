@@ -9,8 +9,6 @@ says.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import struct
 import threading
@@ -19,16 +17,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
 from rlx.errors import ModelFormatError
+from rlx.host.digest import sha256
 from rlx.host.files import OBJECT_BYTES, open_regular, parse_json, shown, written_whole
 from rlx.host.threads import Future, Threads
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAGIC = b"rlxprog1"
 ALIGNMENT = 64
@@ -50,13 +51,13 @@ class Writer:
         self._file = file
         self._groups: list[list[Any]] = []
         self._count = 0
-        self._digest = hashlib.sha256()
+        self._new_digest()
         self._known: dict[str, int] = {}
         file.write(bytes(ALIGNMENT))
 
     def shared(self, data: Bytes) -> int:
         """The number of a block with these bytes; equal bytes are written once."""
-        key = f"{data.nbytes} {hashlib.sha256(data.data).hexdigest()}"
+        key = f"{data.nbytes} {sha256(data.data).hexdigest()}"
         if key not in self._known:
             self._known[key] = self.add(data)
         return self._known[key]
@@ -76,7 +77,12 @@ class Writer:
     def _close_group(self) -> None:
         if self._groups:
             self._groups[-1][0] = self._digest.hexdigest()
-        self._digest = hashlib.sha256()
+        self._new_digest()
+
+    def _new_digest(self) -> None:
+        from hashlib import sha256  # reading does without: it imports OpenSSL
+
+        self._digest = sha256()
 
     def groups(self) -> list[list[Any]]:
         """[checksum, lengths of its blocks] of each group; no block may follow."""
@@ -93,6 +99,8 @@ def written(path: Path, table: Mapping[str, Any]) -> Iterator[Writer]:
     """A writer of blocks. When the `with` block ends, the table is written after them and the file replaces `path`;
     after an error `path` is unchanged. Raises: OSError."""
     with written_whole(path) as file:
+        import json  # reading imports it with what it reads
+
         writer = Writer(file)
         yield writer
         text = json.dumps({**table, "groups": writer.groups()}, separators=(",", ":"), allow_nan=False).encode()
@@ -103,7 +111,7 @@ def written(path: Path, table: Mapping[str, Any]) -> Iterator[Writer]:
 
 
 def _digest(at: int, text: bytes) -> bytes:
-    return hashlib.sha256(struct.pack("<QQ", at, len(text)) + text).digest()
+    return sha256(struct.pack("<QQ", at, len(text)), text).digest()
 
 
 class ProgramFile(Closing):
@@ -112,7 +120,7 @@ class ProgramFile(Closing):
 
     Raises: ModelFormatError for a file that is not a saved program, or is damaged."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path
         self._file = open_regular(path)
         self._lock = threading.Lock()
@@ -211,7 +219,7 @@ class ProgramFile(Closing):
     def _group(self, number: int) -> Bytes:
         at, nbytes, digest = self._groups[number]
         data = self._bytes(at, nbytes)
-        if hashlib.sha256(data.data).hexdigest() != digest:
+        if sha256(data.data).hexdigest() != digest:
             raise self.wrong(f"is damaged: the checksum of its blocks from byte {at:,} is wrong")
         return data
 

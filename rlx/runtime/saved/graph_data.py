@@ -36,6 +36,7 @@ MAX_ID = 1 << 40  # a tensor's number
 MAX_ATTRIBUTE_ITEMS = 1 << 16
 # Limit on an expression's nodes, shared parts counted at each use, as printing visits them. Fusion stays below it.
 MAX_SPREAD = 1 << 13
+_PLAIN = {type(None), bool, int, str}
 MAX_DEPTH_OF_EXPR = 200  # recursion over it must stay below Python's limit of a thousand calls
 
 
@@ -48,7 +49,8 @@ class GraphsWriter:
         self._add_block = add_block
         self._exprs: dict[Expr, int] = {}
         self._numbers: dict[int, int] = {}
-        self._kept: list[Graph] = []  # kept alive, so that no id in `_numbers` is used again
+        self._arrays: dict[int, dict[str, Any]] = {}
+        self._kept: list[Graph] = []  # kept alive, so that no id in `_numbers` or `_arrays` is used again
 
     def add(self, graph: Graph) -> int:
         """The number of a graph. Raises: UnsupportedOp for a node that no file can hold."""
@@ -70,6 +72,8 @@ class GraphsWriter:
         return len(self.graphs) - 1
 
     def _value(self, value: Any, node: Node) -> Any:
+        if type(value) in _PLAIN:  # nearly all attributes
+            return value
         if isinstance(value, ByToken):
             return {"tokens": value.value}
         if isinstance(value, np.generic):
@@ -87,12 +91,14 @@ class GraphsWriter:
         if isinstance(value, Expr):
             return {"expr": self._expr(value, node)}
         if isinstance(value, np.ndarray):
-            raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-            return {
-                "array": self._add_block(raw),
-                "shape": list(value.shape),
-                "dtype": as_dtype(value.dtype).name,
-            }
+            if id(value) not in self._arrays:  # equal numbers in a graph are one array
+                raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+                self._arrays[id(value)] = {
+                    "array": self._add_block(raw),
+                    "shape": list(value.shape),
+                    "dtype": as_dtype(value.dtype).name,
+                }
+            return self._arrays[id(value)]
         raise UnsupportedOp(
             f"save: {node} has a {type(value).__name__} among its attributes, which no file can hold; save a program "
             "without it"
@@ -248,6 +254,8 @@ class GraphsReader:
     # -- attributes
 
     def _value(self, value: Any) -> Any:
+        if value is None or type(value) is bool:
+            return value
         if isinstance(value, str):
             return self._word(value)
         if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 63:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlx.driver.memory.plan import PLANNERS
@@ -25,6 +24,8 @@ from rlx.runtime.session import PRECISIONS, STORAGES, Session
 from rlx.runtime.version import VERSION, described
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.store import Store
 
@@ -95,7 +96,7 @@ def opened(path: Any) -> ProgramFile:
         raise GraphError(
             f"load_program: expected the path of a file, got {type(path).__name__}; write bytes to a file first"
         )
-    file = ProgramFile(Path(path))
+    file = ProgramFile(os.fspath(path))
     try:
         check_table(file)
     except BaseException:

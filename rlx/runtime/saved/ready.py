@@ -68,7 +68,7 @@ def keep(file: ProgramFile, program: CompiledGraph) -> None:
     options = program.options
     key = key_of(options.build, options.fallback, options.room, options.stream, file.digest)
     cache = shared(KIND)
-    if key is None or cache.folder is None or cache.get(key) is not None:
+    if key is None or cache.off or cache.get(key) is not None:
         return
     from rlx.backends.cpu.frozen import freeze
     from rlx.runtime.saved.program import raw_of

@@ -18,10 +18,18 @@ from rlx.driver.memory.plan import (
 )  # fmt: skip
 from rlx.driver.memory.planner.control_bodies import DraftedBodies, draft_bodies, place_bodies
 from rlx.driver.memory.planner.packing import Block, Packing, max_live, pack, pack_apart
-from rlx.driver.memory.planner.storage import Layout, Sharing, Storage, lay_out, tensor_live_ranges
+from rlx.driver.memory.planner.storage import (
+    Layout,
+    Sharing,
+    Storage,
+    given_slot,
+    lay_out,
+    tensor_live_ranges,
+)
 from rlx.dtypes import u8
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Leaf, Tensor, bodies
+from rlx.records import replace
 
 
 class PlanOptions(TypedDict, total=False):
@@ -120,6 +128,22 @@ def plan(
         if t.node.op.leaf in (None, Leaf.INPUT)
     )
     return result
+
+
+def moved(
+    plan: MemoryPlan, graph: Graph, param_slots: Mapping[str, Slot], state_slots: Mapping[str, Slot]
+) -> MemoryPlan:
+    """The plan of a graph with its weights and states in other slots: what `plan` makes of them, in a fraction of the
+    time. Requires: no bodies of control ops. Raises: ArenaError as `plan`."""
+    at: dict[int, Slot] = {}
+    for kind, tensors, slots in (("param", graph.params, param_slots), ("state", graph.states, state_slots)):
+        for name, t in tensors.items():
+            at[t.id] = given_slot(t, name, kind, slots)._replace(nbytes=t.type.nbytes)
+    for i, source in plan.alias_of.items():  # listed in the order of nodes, so that a tensor's source comes before it
+        if source in at:
+            old, offset = plan.slots[i], plan.slots[i].offset - plan.slots[source].offset
+            at[i] = old._replace(segment=at[source].segment, offset=at[source].offset + offset)
+    return replace(plan, slots={i: at.get(i, slot) for i, slot in plan.slots.items()})
 
 
 def plan_reuse(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:

@@ -6,7 +6,7 @@ it. Packing (`packing.py`) then gives each storage in the arena an offset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from enum import Flag
 
 from rlx.driver.memory.plan import LiveRange, Slot
@@ -110,7 +110,7 @@ def lay_out(
     layout = Layout()
     donated = donations(graph) if Sharing.IN_PLACE in sharing else {}
     safe_from = after_last_failure(graph) if failsafe else 0
-    uses = last_uses(graph)
+    uses, results = last_uses(graph), {t.id for t in kept_to_the_end(graph)}
     views = _views(graph, live_ranges) if Sharing.VIEWS in sharing else {}
     updated = {name for name, t in graph.updates.items() if t is not graph.states[name]}
     _check_results(graph, updated)
@@ -123,7 +123,7 @@ def lay_out(
         taken: set[int] = set()
         for t in node.outputs:
             state = donated.get(t.id)
-            if state is not None and i >= safe_from and may_overwrite(graph, node, i, t, state, layout, uses):
+            if state is not None and i >= safe_from and may_overwrite(node, i, t, state, layout, uses, results):
                 _join(layout, state, t, 0, live_ranges)
                 _note_renewed(graph, t, layout)
                 continue
@@ -215,14 +215,15 @@ def _new_storage(
     storage = Storage(t.type.nbytes, life.first, life.last, members=[t.id])
     if leaf in (Leaf.PARAM, Leaf.STATE):
         name = t.node.attrs["name"]
-        storage.slot = _given(t, name, leaf.value, param_slots if leaf is Leaf.PARAM else state_slots)
+        storage.slot = given_slot(t, name, leaf.value, param_slots if leaf is Leaf.PARAM else state_slots)
         storage.state = name if leaf is Leaf.STATE else None
     storage.constant = leaf is Leaf.CONSTANT
     storage.kept = leaf is not None
     return storage
 
 
-def _given(t: Tensor, name: str, kind: str, slots: Mapping[str, Slot]) -> Slot:
+def given_slot(t: Tensor, name: str, kind: str, slots: Mapping[str, Slot]) -> Slot:
+    """The slot given for a weight or a state. Raises: ArenaError if there is none, or one of another size or dtype."""
     slot = slots.get(name)
     if slot is None:
         raise ArenaError(
@@ -305,8 +306,8 @@ def may_take_over(node: Node, position: int, t: Tensor) -> bool:
     Element size and count must be equal. A node with several outputs must be elementwise, since then each element of
     all outputs is computed before the first is written, and the others may still read that input; or its record names
     the input and the output (`renews`)."""
-    x = node.inputs[position]
-    if x.type.nbytes != t.type.nbytes or x.size != t.size or t.size == 0:
+    x, y = node.inputs[position].type, t.type
+    if 0 in y.shape or (x is not y and (x.numel != y.numel or x.nbytes != y.nbytes)):
         return False
     if node.op.renews is not None:
         return (position, t.index) in node.op.renews(node.attrs)
@@ -314,16 +315,16 @@ def may_take_over(node: Node, position: int, t: Tensor) -> bool:
 
 
 def may_overwrite(
-    graph: Graph, node: Node, step: int, t: Tensor, state: Tensor, layout: Layout, uses: Mapping[int, int]
+    node: Node, step: int, t: Tensor, state: Tensor, layout: Layout, uses: Mapping[int, int], results: Set[int]
 ) -> bool:
-    """Whether t may be written over the contents of the state's memory.
+    """Whether t may be written over the contents of the state's memory. `results` are those that exist to the end.
 
     No later step may read them, and this step only where the op may work in place."""
     if node.op.leaf or state.id not in layout.home or t.type.nbytes != state.type.nbytes:
         return False
     number = layout.home[state.id][0]
     members = set(layout.storages[number].members)
-    if members & {r.id for r in kept_to_the_end(graph)} or any(uses[m] > step for m in members):
+    if members & results or any(uses[m] > step for m in members):
         return False
     if all(uses[m] < step for m in members):
         return True
