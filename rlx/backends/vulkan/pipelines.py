@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import threading
 from collections.abc import Iterable
@@ -25,7 +24,6 @@ from rlx.host.threads import Threads
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
-_AT_ONCE = 8  # pipelines compiled at a time
 PUSH_BYTES = 128  # bytes of push constants that every device supports
 HEADER_BYTES = 32  # a pipeline cache of this size is only a header: some software drivers cache no code
 _COMPUTE_STAGE = 0x20
@@ -89,7 +87,7 @@ class Pipelines:
         distinct = list(dict.fromkeys(kernels))
         missing = [kernel for kernel in distinct if kernel not in self._made]
         if len(missing) > 1:
-            with Threads(min(_AT_ONCE, len(missing), os.cpu_count() or 1)) as threads:
+            with Threads(min(4, len(missing))) as threads:
                 for done, _ in enumerate(threads.map(self.get, missing), start=1):
                     report("kernels", done, len(missing))
         return {kernel: self.get(kernel) for kernel in distinct}
