@@ -73,6 +73,9 @@ def test_what_the_units_are_decides_how_sums_are_cut() -> None:
         assert isinstance(chosen, gemm_choice.FmaTiles)
         parts[units] = chosen.split_k
     assert parts == {1: 1, 8: 8, 132: 8}
+    wide = gemm_choice.Product(384, 1536, 4096, (), True, False)
+    chosen = gemm_choice.choose(Target(units=132), replace(problem, product=wide))
+    assert isinstance(chosen, gemm_choice.FmaTiles) and (chosen.tile, chosen.split_k) == ("l", 7)  # 252 workgroups
 
 
 def test_a_tuner_chooses_among_the_candidates() -> None:

@@ -200,6 +200,37 @@ def test_a_network_of_layers_trains_with_dropout_and_statistics() -> None:
     assert float(np.mean((np.asarray(made) - y) ** 2)) < 0.5 * seen[0] and after["mean"] is state["mean"]
 
 
+@pytest.mark.parametrize("kept", ["all", "without biases", "one bias", "a half weight"])
+def test_attention_of_many_rows_is_that_of_few(kept: str) -> None:
+    """Many rows are multiplied by the joined weights, where those can be joined."""
+    params = nn.attention_init(KEY, 12, 6, 2, bias=kept != "without biases", dtype="f64")
+    if kept == "one bias":
+        del params["k"]["bias"]
+    elif kept == "a half weight":
+        params["v"]["weight"] = np.asarray(params["v"]["weight"]).astype(np.float16)
+    x = np.random.default_rng(0).standard_normal((64, 16, 12))
+
+    def loss(params: Any, x: Any) -> Any:
+        y = nn.attention(params, x, 6, causal=True)
+        return rlx.sum(rlx.sin(y)), y
+
+    of: Any = rlx.value_and_grad(loss, has_aux=True)
+    (_, whole), gradient = of(params, x)
+    parts = [of(params, part) for part in np.split(x, 2)]
+    np.testing.assert_allclose(whole, np.concatenate([y for (_, y), _ in parts]), rtol=1e-12, atol=1e-12)
+    total = rlx.tree.map(lambda a, b: np.asarray(a, np.float64) + np.asarray(b, np.float64), *(g for _, g in parts))
+    exact = 1e-3 if kept == "a half weight" else 1e-12
+    for a, b in zip(rlx.tree.leaves(gradient), rlx.tree.leaves(total), strict=True):
+        np.testing.assert_allclose(a, b, rtol=exact, atol=exact * 100)
+
+
+def test_joined_weights_refuse_what_layers_refuse() -> None:
+    params = nn.attention_init(KEY, 12, 6, 2)
+    params["q"]["bias"], params["k"]["bias"] = params["k"]["bias"], params["q"]["bias"]
+    with pytest.raises(ShapeError):
+        nn.attention(params, np.ones((64, 16, 12), np.float32), 6)
+
+
 def test_bad_layers_say_what_was_expected() -> None:
     x = np.ones((2, 4), np.float32)
     norm, state = nn.batch_norm_init(4)

@@ -37,6 +37,7 @@ _MAX_ROWS = 64
 _SMALL_B_ELEMENTS = 1 << 20
 _LIBRARY_B_ELEMENTS = 1 << 23  # the library multiplies few rows of halves if B is as large
 _LONG_SUM_TERMS = 2048
+_RESIDENT = 2  # workgroups of fused multiply-adds that a unit should have, so that one computes while another loads
 _LARGE_PRODUCTS = 1 << 30  # multiply-adds from which separate launches that round the operands first pay off
 _THREADS = 256
 
@@ -310,7 +311,10 @@ def _with_terms(split: Split | None, a: DType, b: DType) -> Split | None:
 def _fma_tiles(target: Target, problem: Problem, rank: int, stored: Pair) -> list[Candidate]:
     tiles = {name: FMA_TILES[name] for name in (("s", "l") if problem.grouped else FMA_TILES)}
     return [
-        FmaTiles(_cost(target, problem, rank, name, sides), stored, name, _split_k(target, problem, sides))
+        FmaTiles(
+            _cost(target, problem, rank, name, sides, _RESIDENT), stored, name,
+            _split_k(target, problem, sides, _RESIDENT),
+        )
         for name, sides in tiles.items()
     ]
 
@@ -327,22 +331,26 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
     ]  # fmt: skip
 
 
-def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float]) -> Cost:
+def _cost(
+    target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float], resident: int = 1
+) -> Cost:
     """The rank, then the work of the busiest multiprocessor; a software device takes the smallest tile. The cost of
     adding up the parts of a long sum is neglected."""
     each = math.ceil(tiles_across(problem.product, sides) * problem.product.count / target.units)
-    parts = _split_k(target, problem, sides) if problem.product.k >= _LONG_SUM_TERMS else 1
+    parts = _split_k(target, problem, sides, resident) if problem.product.k >= _LONG_SUM_TERMS else 1
     return rank, float(target.software and name != "s"), each * sides[0] * sides[1] / sides[2] / parts
 
 
-def _split_k(target: Target, problem: Problem, sides: tuple[int, int, float]) -> int:
-    """The number of parts of the sum over k that gives every unit a workgroup: 1 where there are enough tiles."""
+def _split_k(target: Target, problem: Problem, sides: tuple[int, int, float], resident: int = 1) -> int:
+    """The number of parts of the sum over k that gives every unit a workgroup, or, of a long sum, `resident` ones: 1
+    where there are enough tiles."""
     p = problem.product
     if problem.grouped or target.software or len(p.batch) > MAX_AXES:
         return 1
     groups = tiles_across(p, sides) * p.count
     few = groups * 2 <= target.units and p.k >= 256
-    return max(1, min(target.units // max(groups, 1), p.k // 128, 8)) if few else 1
+    wanted = target.units * (resident if p.k >= _LONG_SUM_TERMS else 1)
+    return max(1, min(wanted // max(groups, 1), p.k // 128, 8)) if few else 1
 
 
 def _slices(split: Split, tile: str) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from rlx.ir import expr as ex
 # The most elements of a launch in a batch. A larger launch takes so long that its overhead does not matter, and at its
 # original position its input may still be in a cache.
 MAX_ELEMENTS = 1 << 22
-MIN_COPIES = 4  # fewer copies would gain less as one launch than compiling its kernel costs
+MIN_COPIES = 4  # where none are more, copies would gain less as one launch than compiling its kernel costs
 _LABEL_CHARACTERS = 120
 _WORD = TreeOperand(i32, "flat")
 _MOVE = TreeKernel((ex.arg(0, i32),), (_WORD,), (_WORD,), 0)
@@ -58,7 +58,7 @@ def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
     for i, step in enumerate(steps):
         on_host = isinstance(step, HostCall | ControlCall)
         items.append(_StepGroup((i,), None if on_host else _key(step), step.reads, step.writes))
-    result: list[tuple[int, ...]] = []
+    result: list[_StepGroup] = []
     cuts = [i for i, step in enumerate(steps) if isinstance(step, HostCall | ControlCall)]
     for start, end in zip([0, *(c + 1 for c in cuts)], [*cuts, len(items)], strict=True):
         piece = items[start:end]
@@ -66,12 +66,13 @@ def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
         if len(keys) > len(set(keys)):
             ahead = _gathered(piece, limit)
             piece = _gathered(ahead[::-1], limit)[::-1]
-        for item in piece:
-            apart = isinstance(steps[item.steps[0]], Copy) and len(item.steps) < MIN_COPIES
-            result += [(i,) for i in sorted(item.steps)] if apart else [tuple(sorted(item.steps))]
-        if end < len(items):
-            result.append(items[end].steps)
-    return result
+        result += [*piece, *items[end : end + 1]]
+    copies = [item for item in result if isinstance(steps[item.steps[0]], Copy)]
+    apart = set() if any(len(item.steps) >= MIN_COPIES for item in copies) else {item.steps for item in copies}
+    return [
+        part for item in result for part in ([(i,) for i in sorted(item.steps)] if item.steps in apart
+                                             else [tuple(sorted(item.steps))])
+    ]  # fmt: skip
 
 
 def batched(ctx: Lowering, steps: Sequence[Step]) -> Launch:
