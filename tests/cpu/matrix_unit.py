@@ -42,40 +42,6 @@ store <16 x i32> zeroinitializer, ptr %to, align 64
 br i1 %more, label %head, label %done
 done: ret void
 }
-define internal void @tileloadd64(ptr %tiles, i64 %t, ptr %base, i64 %apart) noinline #0 {
-start: br label %head
-head:
-%r = phi i64 [ 0, %start ], [ %next, %head ]
-%place = mul i64 %t, 1024
-%offset = mul i64 %r, 64
-%at = add i64 %place, %offset
-%to = getelementptr i8, ptr %tiles, i64 %at
-%line = mul i64 %r, %apart
-%from = getelementptr i8, ptr %base, i64 %line
-%row = load <16 x i32>, ptr %from, align 1
-store <16 x i32> %row, ptr %to, align 64
-%next = add i64 %r, 1
-%more = icmp slt i64 %next, 16
-br i1 %more, label %head, label %done
-done: ret void
-}
-define internal void @tilestored64(ptr %tiles, i64 %t, ptr %base, i64 %apart) noinline #0 {
-start: br label %head
-head:
-%r = phi i64 [ 0, %start ], [ %next, %head ]
-%place = mul i64 %t, 1024
-%offset = mul i64 %r, 64
-%at = add i64 %place, %offset
-%from = getelementptr i8, ptr %tiles, i64 %at
-%line = mul i64 %r, %apart
-%to = getelementptr i8, ptr %base, i64 %line
-%row = load <16 x i32>, ptr %from, align 64
-store <16 x i32> %row, ptr %to, align 1
-%next = add i64 %r, 1
-%more = icmp slt i64 %next, 16
-br i1 %more, label %head, label %done
-done: ret void
-}
 define internal void @tdpbf16ps(ptr %tiles, i64 %c, i64 %a, i64 %b) noinline #0 {
 start: br label %rows
 rows:
@@ -135,6 +101,27 @@ done: ret void
 }
 """
 
+_MOVE = """
+define internal void @NAME(ptr %tiles, i64 %t, ptr %base, i64 %apart) noinline #0 {
+start: br label %head
+head:
+%r = phi i64 [ 0, %start ], [ %next, %head ]
+%place = mul i64 %t, 1024
+%offset = mul i64 %r, 64
+%at = add i64 %place, %offset
+%tile = getelementptr i8, ptr %tiles, i64 %at
+%line = mul i64 %r, %apart
+%memory = getelementptr i8, ptr %base, i64 %line
+%row = load <16 x i32>, ptr %FROM, align 1
+store <16 x i32> %row, ptr %TO, align 1
+%next = add i64 %r, 1
+%more = icmp slt i64 %next, 16
+br i1 %more, label %head, label %done
+done: ret void
+}
+"""
+_MOVES = {"tileloadd64": ("memory", "tile"), "tilestored64": ("tile", "memory")}
+
 
 def emulated(text: str) -> str:
     """A kernel's text without the matrix unit's instructions."""
@@ -149,7 +136,11 @@ def emulated(text: str) -> str:
     body = "\n".join(lines)
     body = _CALL.sub(call, body).replace("start:", "start:\n%tiles = alloca [8192 x i8], align 64", 1)
     fma = "declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)"
-    return "\n".join([body if fma in body else f"{fma}\n{body}", _FUNCTIONS])
+    moves = [
+        _MOVE.replace("NAME", name).replace("%FROM", f"%{source}").replace("%TO", f"%{target}")
+        for name, (source, target) in _MOVES.items()
+    ]
+    return "\n".join([body if fma in body else f"{fma}\n{body}", _FUNCTIONS, *moves])
 
 
 @cache
