@@ -29,18 +29,10 @@ define internal <16 x float> @normal(<16 x float> %x) noinline #0 {
 ret <16 x float> %result
 }
 define internal void @tilezero(ptr %tiles, i64 %t) noinline #0 {
-start: br label %head
-head:
-%r = phi i64 [ 0, %start ], [ %next, %head ]
-%place = mul i64 %t, 1024
-%offset = mul i64 %r, 64
-%at = add i64 %place, %offset
+%at = mul i64 %t, 1024
 %to = getelementptr i8, ptr %tiles, i64 %at
-store <16 x i32> zeroinitializer, ptr %to, align 64
-%next = add i64 %r, 1
-%more = icmp slt i64 %next, 16
-br i1 %more, label %head, label %done
-done: ret void
+store <256 x i32> zeroinitializer, ptr %to, align 64
+ret void
 }
 define internal void @tdpbf16ps(ptr %tiles, i64 %c, i64 %a, i64 %b) noinline #0 {
 start: br label %rows
