@@ -14,6 +14,7 @@ _EXACT = "tests/cpu/test_engine_exact.py"
 _FUNCTIONS = "tests/cpu/test_engine_functions.py"
 _EXPERTS = "tests/cpu/test_engine_experts.py"
 _FLOATS = "tests/cpu/test_engine_prod.py"
+_TILES = "tests/cpu/test_engine_tiles.py"
 
 
 def _engine(
@@ -124,18 +125,18 @@ ENGINE_FAULTS = (
     # -- the matrix unit
     _engine("matrix unit: the least significant pairs of parts left out", "packed/tiles.py",
             "(2, (0,)))[: self.parts]", "(2, (0,)))[: min(self.parts, 2)]", "packed_matmul",
-            tests=(f"{_PRODUCTS}::test_products_with_rows_that_are_decoded",), needs="amx-tile"),
+            tests=(_TILES,)),
     _engine("matrix unit: rows behind the last are stored", "packed/tiles.py",
             'k.cmp("slt", top + r, rows) & k.cmp("sgt", here, 0)', 'k.cmp("sgt", here, 0)', "packed_matmul", "matmul",
-            tests=(f"{_PRODUCTS}::test_products_with_rows_that_are_decoded",), needs="amx-tile"),
+            tests=(_TILES,)),
     _engine("matrix unit: infinities times parts that are 0", "packed/tiles.py",
             "k.when(special | k.cmp(", "k.when(k.cmp(", "packed_matmul", "matmul",
-            tests=(f"{_PRODUCTS}::test_infinities_and_nans_stay_in_their_rows",), needs="amx-tile"),
+            tests=(_TILES,)),
     _engine("matrix unit: tiny rows not noticed", "packed/tiles.py", "_TINY = 77 << 7", "_TINY = 0",
-            tests=(f"{_PRODUCTS}::test_tiny_rows",), needs="amx-tile"),
+            tests=(_TILES,)),
     _engine("matrix unit: the second product taken for a whole block", "packed/tiles.py",
             "k.select(infinite | columns | k.splat(row, LANES), other, held)", "other",
-            tests=(f"{_PRODUCTS}::test_rows_of_a_weight_do_not_depend_on_those_beside_them",), needs="amx-tile"),
+            tests=(_TILES,)),
     _engine("digits: a result that is not finite takes its neighbours along", "packed/digits.py", "mine & ~infinite",
             "mine & ~infinite & ~k.splat(k.any(infinite), lanes)",
             tests=(f"{_PRODUCTS}::test_rows_of_a_weight_do_not_depend_on_those_beside_them",), needs="amx-tile"),
