@@ -113,10 +113,24 @@ def _messages(fields: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any
             raise Unfit(f"{name} is no JSON: {shown(value, 40)}") from None
     if not isinstance(value, list | tuple) or not value:
         raise Unfit(f"{name} is {shown(value, 40)}; expected a list of messages")
-    for message in value:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise Unfit(f"a message is {shown(message, 60)}; expected an object with role and content")
-    return value
+    return [_message(one) for one in value]
+
+
+def _message(message: Any) -> Mapping[str, Any]:
+    """A message whose content is a text, as most templates take it: parts of text are joined. Raises: Unfit."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise Unfit(f"a message is {shown(message, 60)}; expected an object with role and content")
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        for part in content:
+            if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+                raise Unfit(f"a part of a message's content is {shown(part, 60)}; expected parts of text")
+        content = "".join(part["text"] for part in content)
+    if content is None and message["role"] == "assistant" and message.get("tool_calls"):
+        content = ""
+    if not isinstance(content, str):
+        raise Unfit(f"the content of a message is {shown(content, 40)}; expected a text, or a list of parts of text")
+    return {**message, "content": content}
 
 
 def _without_tools(fields: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
@@ -177,6 +191,10 @@ class Chat:
         prompt for an answer to the next message. Raises: Unfit if the template rejects the messages, or if the text
         before an answer differs from the prompt that the model would get; ModelFormatError for a broken template."""
         whole = self._render(messages, False)
+        if any(message.get("tool_calls") for message in messages):
+            without = [{k: v for k, v in message.items() if k != "tool_calls"} for message in messages]
+            if self._render(without, False) == whole:
+                raise Unfit("has tool_calls, which the chat template does not write")
         spans, at = [], 0
         for i, message in enumerate(messages):
             if message["role"] != "assistant" or i < first:

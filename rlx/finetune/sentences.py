@@ -50,6 +50,11 @@ class Texts(NamedTuple):
         """The texts of a record."""
         return len(self.ids[0])
 
+    @property
+    def kind(self) -> str:
+        """What the records are."""
+        return "scores" if self.scores is not None else f"records of {self.width} texts"
+
     def some(self, which: Sequence[int]) -> Texts:
         """Some of the records."""
         scores = None if self.scores is None else self.scores[list(which)]
@@ -81,8 +86,9 @@ class SentenceTask:
         if settings.ranks > 1:
             raise RlxError("finetune: a sentence encoder is trained by one process: the records of a batch are each "
                            "other's negatives; start it without mpiexec")  # fmt: skip
+        self._check_texts()
         self.each = len(texts.ids) // settings.batch
-        self.length = length_of(texts, most)
+        self.length = max(length_of(some, most) for some in (texts, self.held) if some is not None)
         self.tokens = self.length * texts.width * settings.batch
         self.adapted = None
         self.parameters, self.frozen = weights, None
@@ -91,13 +97,12 @@ class SentenceTask:
             self.frozen = weights
         own = SentenceLoss(self.function, self.adapted, texts.width)
         self.loss = own.of_all if self.adapted is None else own.of_adapter
-        kind = "scores" if texts.scores is not None else f"records of {texts.width} texts"
         beside = ""
         if self.held is not None:
             count, size = len(self.held.ids), min(settings.batch, len(self.held.ids))
             beside = f"; {count:,} to evaluate with"
             beside += f", of which {count - count % size:,} fill whole batches" if count % size else ""
-        say(f"data: {len(texts.ids):,} {kind}, of at most {self.length} tokens{beside}")
+        say(f"data: {len(texts.ids):,} {texts.kind}, of at most {self.length} tokens{beside}")
         limit = self.function.files.max_length
         every = (*texts.ids, *(self.held.ids if self.held else ()))
         if whole := sum(len(one) >= limit for own in every for one in own):
@@ -111,6 +116,20 @@ class SentenceTask:
             held = texts.some(sorted(kept))
             texts = texts.some([i for i in range(len(texts.ids)) if i not in kept])
         return texts, held
+
+    def _check_texts(self) -> None:
+        """Raises: DataError where pairs have nothing to be told apart from, and where what is evaluated with is of
+        another kind."""
+        for texts, where in ((self.texts, self.settings.data), (self.held, self.settings.evaluation)):
+            if texts is None:
+                continue
+            if (texts.width, texts.scores is None) != (self.texts.width, self.texts.scores is None):
+                raise DataError(f"{where}: holds {texts.kind}, and {self.settings.data} {self.texts.kind}; both must "
+                                "be of one kind")  # fmt: skip
+            if texts.scores is None and texts.width == 2 and min(self.settings.batch, len(texts.ids)) < 2:
+                what = "a batch" if texts is self.texts else "what is evaluated with"
+                raise DataError(f"{self.settings.data}: {what} is one pair, which there is nothing to tell apart from; "
+                                "give 2 or more, or records with a negative")  # fmt: skip
 
     def _read(self, path: Path, most: int, say: Say) -> Texts:
         left = LeftOut(path, self.settings.skip_broken)
@@ -208,7 +227,8 @@ def texts_of(path: str | os.PathLike[str], function: EncoderFunction, most: int,
             continue
         number = 0.0 if score is None else _number(record.fields.get(score))
         if number is None:
-            left.broken(record.line, f"{score} is {shown(record.fields.get(str(score)), 40)}; expected a number")
+            came = shown(record.fields.get(str(score)), 40)
+            left.broken(record.line, f"{score} is {came}; expected a number from -1 to 1")
             continue
         own = tokenizer.ids([str(v) for v in values])
         if cut := [len(one) for one in own if len(one) > most]:
@@ -242,11 +262,12 @@ def _is_negative(name: str) -> bool:
 
 
 def _number(value: Any) -> float | None:
+    """A score, which a cosine is to be; None for anything else."""
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= 1 else None
 
 
 def length_of(texts: Texts, most: int) -> int:

@@ -97,6 +97,9 @@ class Settings(Record, kw_only=True, slots=False):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high or value == low:
                 self._wrong(name, f"a number {'from 0' if low is None else 'above 0'}, at most {high:g}")
+        for name in ("packed", "recompute", "resume", "skip_broken"):
+            if not isinstance(getattr(self, name), bool):
+                self._wrong(name, "True or False")
         if self.schedule not in SCHEDULES:
             self._wrong("schedule", f"one of {', '.join(SCHEDULES)}")
         if self.zero not in (0, 1):

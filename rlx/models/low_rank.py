@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx.ops as ops
+from rlx.dtypes import promote
 from rlx.errors import DTypeError, GraphError, ShapeError, meant
 from rlx.ir import Graph, Tensor
 from rlx.packed import PackedArray
@@ -101,7 +102,7 @@ class Corrections:
     def __init__(self, lora: Lora, products: Mapping[str, Product], where: str) -> None:
         self.lora, self.products = lora, products
         self.modules = lora.modules(products, where)
-        self.squares: dict[str, npt.NDArray[np.float32]] = {}
+        self.squares: dict[str, npt.NDArray[np.float64]] = {}
 
     def start(
         self, rows_of: Callable[[str], npt.NDArray[Any] | PackedArray], seed: int
@@ -117,7 +118,7 @@ class Corrections:
         if self.lora.dora:
             self.measure(rows_of)
             for module, values in result.items():
-                values["lora_magnitude_vector"] = np.sqrt(self._whole(module))
+                values["lora_magnitude_vector"] = np.sqrt(self._whole(module)).astype(np.float32)
         return result
 
     def measure(self, rows_of: Callable[[str], npt.NDArray[Any] | PackedArray]) -> None:
@@ -126,8 +127,8 @@ class Corrections:
             if product.module in self.modules:
                 self.squares[name] = _squares(rows_of(name))
 
-    def _whole(self, module: str) -> npt.NDArray[np.float32]:
-        result = np.zeros(self.modules[module][0], np.float32)
+    def _whole(self, module: str) -> npt.NDArray[np.float64]:
+        result = np.zeros(self.modules[module][0])
         for name, product in self.products.items():
             if product.module == module:
                 result[slice(None) if product.rows is None else product.rows] = self.squares[name]
@@ -169,28 +170,30 @@ class Correction(Record):
     b: Tensor
     scale: float
     magnitude: Tensor | None = None
-    squares: npt.NDArray[np.float32] | None = None
+    squares: npt.NDArray[np.float64] | None = None
 
     def of(self, x: Tensor, product: Callable[[Tensor], Tensor], bias: Tensor | None) -> Tensor:
         """The corrected product of x, and the bias; `product` multiplies by the weight."""
         a, b = (ops.cast(t, x.dtype) for t in (self.a, self.b))
         result = product(x) + ops.linear(ops.linear(x, a), b) * self.scale
         if self.magnitude is not None:
-            result = result * ops.cast(self.magnitude / self._length(product, x), result.dtype)
+            length = self._length(product, x)
+            result = result * ops.cast(ops.cast(self.magnitude, length.dtype) / length, result.dtype)
         return result if bias is None else result + bias
 
     def _length(self, product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """The norm of each row of W + s · B A, from the squared norms of both terms and twice their dot product: W is
-        used only in a product, so that a packed one stays packed."""
+        used only in a product, so that a packed one stays packed. Sums have the widest dtype."""
         assert self.squares is not None
-        a, b = (ops.stop_gradient(t) for t in (self.a, self.b))
-        both = ops.sum(ops.cast(ops.transpose(product(ops.cast(a, x.dtype))), b.dtype) * b, axis=1)
+        wide = promote(x.dtype, self.a.dtype, self.b.dtype)
+        a, b = (ops.cast(ops.stop_gradient(t), wide) for t in (self.a, self.b))
+        both = ops.sum(ops.cast(ops.transpose(product(ops.cast(a, x.dtype))), wide) * b, axis=1)
         own = ops.sum(ops.matmul(b, ops.matmul(a, a, transpose_b=True)) * b, axis=1)
-        whole = ops.cast(x.graph.constant(self.squares), b.dtype) + both * (2 * self.scale) + own * self.scale**2
+        whole = x.graph.constant(self.squares.astype(wide.np)) + both * (2 * self.scale) + own * self.scale**2
         return ops.sqrt(ops.maximum(whole, 0.0))
 
 
-def _squares(weight: npt.NDArray[Any] | PackedArray) -> npt.NDArray[np.float32]:
+def _squares(weight: npt.NDArray[Any] | PackedArray) -> npt.NDArray[np.float64]:
     """The squared length of each row."""
     result = np.empty(weight.shape[0], np.float64)
     for at in range(0, len(result), _ROWS):
@@ -201,4 +204,4 @@ def _squares(weight: npt.NDArray[Any] | PackedArray) -> npt.NDArray[np.float32]:
         else:
             part = weight[at : at + _ROWS]
         result[at : at + _ROWS] = (np.asarray(part, np.float64) ** 2).sum(1)
-    return result.astype(np.float32)
+    return result

@@ -119,7 +119,7 @@ class Training(Closing):
         self._skip = 0  # batches that `over` still has to skip: the resumed run had taken them before
         self._ahead: Prefetch | None = None
         self.record = Record(None, 0)
-        self._key = key
+        self._key, self._closed = key, False
         self._ranks = model.ranks
         if self._ranks is not None and not self._ranks.first:
             self._progress = False
@@ -231,7 +231,7 @@ class Training(Closing):
         """Reads the metrics of all steps begun, unless those of `step` were read before. Raises: NotFinite."""
         if not self._waiting or (step is not None and step <= self.steps - self._waiting):
             return
-        rows = np.roll(self._store.get("record"), -self._row, axis=0)[: self._waiting]
+        rows = np.roll(self._value("record"), -self._row, axis=0)[: self._waiting]
         self._row = (self._row + self._waiting) % ROWS
         first = self.steps - self._waiting + 1
         self._waiting = 0
@@ -283,11 +283,12 @@ class Training(Closing):
         batches, skipped ones included. With `save_every` a checkpoint is saved every that many steps, and at the end.
         If the same iterator is given again, batches taken ahead are not lost.
         Raises: as `step` and `save`, the errors of the iterator, NotFinite for the last steps at the end."""
-        if save_every is not None and (self.folder is None or save_every < 1):
-            raise GraphError(f"over: save_every={save_every}, folder={self.folder}: give both, and 1 or more")
-        for what, number in (("steps", 0 if steps is None else steps), ("prefetch", prefetch)):
-            if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 0:
-                raise GraphError(f"over: {what} is {number!r}; expected an int of at least 0")
+        if save_every is not None and self.folder is None:
+            raise GraphError(f"over: save_every is {save_every!r}, and the run has no folder; give training one")
+        _check_count("over: prefetch", prefetch, 0)
+        for what, number, least in (("steps", steps, 0), ("save_every", save_every, 1)):
+            if number is not None:
+                _check_count(f"over: {what}", number, least)
         _check_several("over", batches, "or a function of how many to leave out")
         source, taken = self._begun(batches, steps, prefetch)
         line = Line(self._progress)
@@ -419,10 +420,17 @@ class Training(Closing):
 
     def _whole(self, name: str) -> np.ndarray[Any, Any]:
         """A value of the store. If each rank holds a part, it is gathered from all ranks, which must all call this."""
-        value: np.ndarray[Any, Any] = self._store.get(name)
+        value = self._value(name)
         if self._ranks is None or name not in self._cut:
             return value
         return whole_of(self._ranks, value, self._saved[name])
+
+    def _value(self, name: str) -> np.ndarray[Any, Any]:
+        """A value of the store. Raises: GraphError where the run is closed."""
+        if self._closed:
+            raise GraphError("training: the run is closed, and its values are gone; read them before close()")
+        value: np.ndarray[Any, Any] = self._store.get(name)
+        return value
 
     def __repr__(self) -> str:
         count = sum(t.numel for t in self._model.parameters.types)
@@ -505,6 +513,13 @@ class Training(Closing):
         """Frees the device's memory, and ends the thread that reads ahead. Idempotent."""
         self._leave_ahead()
         self._held.close()
+        self._closed = True
+
+
+def _check_count(what: str, number: Any, least: int) -> None:
+    """Raises: GraphError for anything but an integer of at least `least`."""
+    if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < least:
+        raise GraphError(f"{what} is {number!r}; expected an int of at least {least}")
 
 
 def _check_several(what: str, batches: Any, other: str = "") -> None:
@@ -597,6 +612,9 @@ def training(
     for what, number in (("keep", keep), ("accumulate", accumulate), ("shapes", shapes)):
         if type(number) is not int or number < 1:
             raise GraphError(f"training: {what} is {number!r}; expected an int of at least 1")
+    for what, given in (("total", total), ("tokens", tokens)):
+        if given is not None:
+            _check_count(f"training: {what}", given, 0)
     if zero not in (0, 1):
         raise GraphError(f"training: zero is {zero!r}; expected 0, or 1: a part of the optimizer's state on "
                          "each rank; there are no stages 2 and 3")  # fmt: skip

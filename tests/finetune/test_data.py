@@ -89,6 +89,33 @@ def test_a_broken_line_is_named_with_its_reason_or_counted(line: str, tokenizer:
     assert BROKEN[line] in str(left)
 
 
+ANSWERS: dict[str, tuple[Any, str]] = {
+    "none": ({}, "the content of a message is None; expected a text"),
+    "a number": ({"content": 4}, "the content of a message is 4; expected a text"),
+    "an image": ({"content": [{"type": "image_url"}]}, "a part of a message's content is {'type': 'image_url'}"),
+    "calls": ({"content": None, "tool_calls": [{"name": "clock"}]}, "tool_calls, which the chat template does not"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_that_the_template_would_not_write_is_not_learned(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", **ANSWERS[kind][0]}]
+    with pytest.raises(DataError) as error:
+        made(tiny.write_lines(tmp_path / "a.jsonl", [{"messages": talk}]), tokenizer)
+    assert ANSWERS[kind][1] in str(error.value)
+
+
+def test_parts_of_text_are_joined_and_calls_are_learned_where_a_template_writes_them(tmp_path: Path) -> None:
+    calls = "{% for c in m.tool_calls or [] %}[{{ c.name }}]{% endfor %}"
+    template = tiny.TEMPLATE.replace("{{ m.content }}", "{{ m.content }}" + calls)
+    tokenizer = tokenizer_of(tiny.write_base(tmp_path / "base", template))
+    parts = [{"type": "text", "text": part} for part in ("a", "b")]
+    talk = [{"role": "user", "content": parts}, {"role": "assistant", "tool_calls": [{"name": "clock"}]}]
+    found, _ = made(tiny.write_lines(tmp_path / "a.jsonl", [{"messages": talk}]), tokenizer)
+    assert tokenizer.decode(found[0].ids.tolist(), special=True) == "<s>uab</s><s>a[clock]</s>"
+    assert learned(found[0], tokenizer) == "[clock]</s>"
+
+
 def test_examples_longer_than_the_rows_are_counted(tokenizer: Any, tmp_path: Path) -> None:
     path = tiny.write_lines(tmp_path / "a.jsonl", [{"text": "a" * n} for n in (5, 40, 60)])
     found, left = made(path, tokenizer, 20)

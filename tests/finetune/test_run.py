@@ -444,6 +444,7 @@ def test_settings_and_memory_that_do_not_fit(settings: Settings, tmp_path: Path)
         ({"evaluation": 5}, "--eval is 5; expected a data file"), ({"model": None}, "None; expected a path"),
         ({"warmup": -1e-10}, "a number from 0, at most 1"), ({"epochs": 0}, "a number above 0, at most"),
         ({"zero": 2}, "zero is 2; expected 0 or 1"), ({"clip": float("inf")}, "clip is inf"),
+        ({"packed": "no"}, "--pack is 'no'; expected True or False"), ({"resume": 1}, "resume is 1"),
         ({"lora": 8}, r"expected an rlx\.models\.Lora"),
         ({"lora": None, "merge": tmp_path / "m"}, "merge is .*expected nothing beside --full"),
         ({"evaluation": 0.5, "evaluate_every": 0}, "finetune: --eval-every is 0"),

@@ -105,6 +105,7 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         ([{"sentence1": "a", "sentence2": "b", "score": "x"}], DataError, "line 1: score is 'x'; expected a number"),
         ([{"anchor": "a", "positive": "b", "negative": "c", "score": 1}], DataError,
          "line 1: has 'score' and 'negative'"),
+        ([{"sentence1": "a", "sentence2": "b", "score": 4.2}], DataError, "score is 4.2; expected a number from -1 to"),
         ([{"anchor": "a", "positive": "b"}, {"anchor": "a", "positive": "b", "negative_1": "c"}], DataError,
          "line 2: has 'negative_1', which the first record has not"),
         ([{"anchor": "a", "positive": "b"}], DataError, "1 examples do not fill a batch of 4"),
@@ -128,6 +129,25 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         function(some, ids, mask)
     with pytest.raises(ShapeError, match=r"mask is bool\[1, 2\]; expected \(1, 3\)"):
         function(weights, ids, mask[:, :2])
+
+
+def test_what_is_evaluated_with_is_of_the_kind_that_is_trained_with(tmp_path: Path) -> None:
+    settings = replace(settings_of("pairs", tmp_path), steps=1)
+    of = {
+        "long": [{"anchor": f"{i} " * 9, "positive": "b"} for i in range(2)],
+        "one": [{"anchor": "a", "positive": "b"}],
+        "triples": [{"anchor": "a", "positive": "b", "negative": "c"}] * 2,
+        "scores": [{"sentence1": "a", "sentence2": "b", "score": 1}] * 2,
+    }
+    held = {name: write_lines(tmp_path / f"{name}.jsonl", records) for name, records in of.items()}
+    short = write_lines(tmp_path / "short.jsonl", [{"anchor": "a", "positive": "b"}] * 4)
+    assert finetune(replace(settings, data=short, evaluation=held["long"]), lambda line: None)["evaluation"] > 0
+    for name, why in {"one": "is evaluated with is one pair", "triples": "records of 3 texts, and .* of 2 texts",
+                      "scores": "holds scores, and .*both must be of one kind"}.items():  # fmt: skip
+        with pytest.raises(DataError, match=why):
+            finetune(replace(settings, out=tmp_path / "other", evaluation=held[name]), lambda line: None)
+    with pytest.raises(DataError, match="a batch is one pair, which there is nothing to tell apart from"):
+        finetune(replace(settings, out=tmp_path / "other", batch=1), lambda line: None)
 
 
 @pytest.mark.parametrize("case", ["qwen3-0", pytest.param("gemma3_text-0", marks=pytest.mark.late)])

@@ -317,6 +317,12 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "no batches": (lambda: over(None), GraphError, "iterable of batches, or a function of .* got a NoneType"),
     "half a step": (lambda: over(first(3), steps=2.5), GraphError, "over: steps is 2.5"),
     "steps below 0": (lambda: over(first(3), steps=-1), GraphError, "over: steps is -1"),
+    "steps of a flag": (lambda: over(first(3), steps=True), GraphError, "over: steps is True"),
+    "saved without a folder": (lambda: over(first(3), save_every=2), GraphError, "save_every is 2, and .* no folder"),
+    "a total of text": (lambda: rlx.training(loss, start(), optim.sgd(0.1), total="9"), GraphError, "total is '9'"),
+    "half a token": (lambda: rlx.training(loss, start(), optim.sgd(0.1), tokens=0.5), GraphError, "tokens is 0.5"),
+    "parameters of a closed run": (lambda: closed()[0].parameters, GraphError, "run is closed, .*before close"),
+    "metrics of a closed run": (lambda: closed()[1]["loss"], GraphError, "run is closed, .*before close"),
     "prefetch": (lambda: over(first(3), prefetch=-1), GraphError, "over: prefetch is -1"),
     "a batch to evaluate": (lambda: evaluated(first(1)[0]), GraphError, "evaluate: expected an iterable of batches; g"),
     "a key of text": (lambda: rlx.training(loss, start(), optim.sgd(0.1), key="a"), DTypeError, "key is 'a'"),
@@ -328,6 +334,12 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
 def trained(function: Any, p: Any = None) -> None:
     with rlx.training(function, start() if p is None else p, optim.sgd(0.1), device="cpu") as run:
         run.step(first(1)[0])
+
+
+def closed() -> tuple[Training, loop.Metrics]:
+    """A run that is closed, and the metrics of its step."""
+    with rlx.training(loss, start(), optim.sgd(0.1), device="cpu") as run:
+        return run, run.step(first(1)[0])
 
 
 def over(given: Any, **options: Any) -> None:
