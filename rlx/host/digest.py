@@ -17,7 +17,7 @@ else:
         except ImportError:
             from hashlib import sha256 as _small
 
-_LARGE_BYTES = 1 << 20  # from here on OpenSSL, which is five times as fast, is worth its import
+_LARGE_BYTES = 1 << 20  # OpenSSL is five times as fast, which is worth its import for so many
 
 
 def sha256(*parts: bytes | memoryview) -> HASH:

@@ -119,10 +119,10 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _public(module: str) -> list[str]:
-    found = _module(module)
-    if found is None:
+    outside = _module(module)
+    if outside is None:
         return []
-    if "__all__" in vars(found):
-        return list(found.__all__)
-    own = vars(found)  # not `dir`, which also lists names that a package loads lazily
-    return [n for n in dir(found) if n not in own or str(getattr(own[n], "__module__", "")).startswith("rlx")]
+    if "__all__" in vars(outside):
+        return list(outside.__all__)
+    own = vars(outside)  # not `dir`, which also lists names that a package loads lazily
+    return [n for n in dir(outside) if n not in own or str(getattr(own[n], "__module__", "")).startswith("rlx")]

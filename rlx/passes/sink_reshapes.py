@@ -28,11 +28,11 @@ def _sunk(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Ten
         return None
     numbers = [literal(t) is not None for t in inputs]
     sources = [source(t) for t, number in zip(inputs, numbers, strict=True) if not number]
-    made = {x.shape for x in sources if fusible(x.node) and not _of_leaves(x)}
-    made = made or {x.shape for x in sources if fusible(x.node)}
-    if len(made) != 1 or shape in made or any(_sides(x.shape) != _sides(shape) for x in sources):
+    shapes = {x.shape for x in sources if fusible(x.node) and not _of_leaves(x)}
+    shapes = shapes or {x.shape for x in sources if fusible(x.node)}
+    if len(shapes) != 1 or shape in shapes or any(_sides(x.shape) != _sides(shape) for x in sources):
         return None
-    (before,) = made
+    (before,) = shapes
     if any(t.size != 1 or len(t.shape) > len(before) for t, number in zip(inputs, numbers, strict=True) if number):
         return None
     if not all(x.shape == before or x.node.op.leaf or _of_leaves(x) for x in sources):
@@ -48,10 +48,10 @@ def _of_leaves(x: Tensor) -> bool:
     plain = len(node.outputs) == 1 and fusible(node) and "trees" not in node.attrs
     if not plain or any(e.prim == "index" for e in linearize(node_trees(node))):
         return False
-    given = [t for t in node.inputs if literal(t) is None]
-    if not given or any(t.ndim for t in node.inputs if literal(t) is not None):
+    tensors = [t for t in node.inputs if literal(t) is None]
+    if not tensors or any(t.ndim for t in node.inputs if literal(t) is not None):
         return False
-    return all(source(t).node.op.leaf and _sides(t.shape) == _sides(x.shape) for t in given)
+    return all(source(t).node.op.leaf and _sides(t.shape) == _sides(x.shape) for t in tensors)
 
 
 def _shaped(new: Rewriter, x: Tensor, shape: tuple[int, ...]) -> Tensor:

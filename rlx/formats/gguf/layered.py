@@ -18,7 +18,7 @@ from rlx.formats.gguf.names import Family
 _OWN_KEYS = 20  # how many layers of Gemma 3n have keys of their own
 _SPARSE, _SPARSE_LAYERS = 0.95, 10
 _EVERY = 5  # every so-many-th layer of Gemma 3n has no window
-_CAP, _NEAR_BASE = 30.0, 10000.0  # where a file of either does not say
+_CAP, _NEAR_BASE = 30.0, 10000.0  # the values of a file that does not say
 IDLE = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
 NOT_TURNED = 1e30  # the divisor of frequencies that are 0
 
@@ -39,7 +39,7 @@ def layered(
     if type(shared) is not int or not 0 <= shared < layers:
         return f"{own}attention.shared_kv_layers is {shown(shared)}, expected a number below the {layers} of layers"
     first = layers - shared
-    for slides, source in ((False, first - 1), (True, first - 2)):  # whose keys readers take for each kind of layer
+    for slides, source in ((False, first - 1), (True, first - 2)):  # the layer whose keys later ones of each kind take
         if slides in flags[first:] and (source < 0 or flags[source] != slides):
             kind = "a window" if slides else "no window"
             told = f"{own}attention.sliding_window_pattern is {shown(flags)}"

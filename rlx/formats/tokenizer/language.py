@@ -221,19 +221,19 @@ def folder_template(folder: Path, config: dict[str, Any]) -> str | None:
 
 def _default(settings: dict[str, Any], file: Path) -> str | None:
     """The chat template of a file's settings; of several, given by name, the one named default, or None."""
-    found = settings.get("chat_template")
-    if isinstance(found, list):
-        found = {
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        template = {
             entry["name"]: entry.get("template")
-            for entry in found
+            for entry in template
             if isinstance(entry, dict) and isinstance(entry.get("name"), str)
         }
-    if isinstance(found, dict) and "default" not in found:
+    if isinstance(template, dict) and "default" not in template:
         return None
-    found = found["default"] if isinstance(found, dict) else found
-    if not isinstance(found, str):
-        raise ModelFormatError(f"{file}: chat_template is {shown(found)}, expected a text")
-    return found
+    template = template["default"] if isinstance(template, dict) else template
+    if not isinstance(template, str):
+        raise ModelFormatError(f"{file}: chat_template is {shown(template)}, expected a text")
+    return template
 
 
 def _letters(parts: dict[str, Any]) -> Letters:

@@ -514,7 +514,7 @@ class Batch(Closing):
         tokens: list[Token],
     ) -> None:  # fmt: skip
         """Adds the tokens of `count` steps, first those of the first step, in the order of the slots."""
-        first, ended = len(tokens), list[tuple[int, int]]()  # which step was the last of which slot
+        first, ended = len(tokens), list[tuple[int, int]]()  # the last step of each slot that ends, and the slot
         steps: list[list[Token]] = [[] for _ in range(count)]
         slots = np.flatnonzero([held is not None and self._held[slot] is held for slot, held in enumerate(going)])
         ids = log[slots[:, None], (self._at[slots, None] + np.arange(count)) % LOG]

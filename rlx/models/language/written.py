@@ -286,9 +286,9 @@ def _tensors(
         elif family.mixers == "kda" and rest == "conv1d.weight":
             place, own = family.gguf_name(f"{before}.self_attn.q_conv1d.weight"), (shape[0] // 3, 1, shape[1])
             for i, part in enumerate("qkv"):
-                made = partial(_third, weights, name, i, own)
+                third = partial(_third, weights, name, i, own)
                 one = str(place).replace("_q.", f"_{part}.")
-                result[one] = _made(one, own, made, weights.kept(name), kind, changed)
+                result[one] = _made(one, own, third, weights.kept(name), kind, changed)
             continue
         elif family.gates_above and name.endswith("mlp.gate_proj.weight"):
             continue

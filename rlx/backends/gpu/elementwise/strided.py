@@ -19,7 +19,7 @@ MAX_OPERANDS = 14  # these, the meta block's address and n make 124 bytes of arg
 _THREADS = 256
 _SOFTWARE_ELEMENTS = 16
 _SPREAD = 1 << 18  # elements up to which every element gets a thread of its own
-_MANY_PACKS = 1 << 20  # from so many packs of results of 16 bits and less on, a thread of CUDA takes _PACKS of them
+_MANY_PACKS = 1 << 20  # CUDA: threads take _PACKS of so many packs or more, if results have at most 16 bits
 _PACKS = 4
 
 

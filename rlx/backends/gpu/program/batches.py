@@ -30,7 +30,7 @@ from rlx.ir import expr as ex
 # The most elements of a launch in a batch. A larger launch takes so long that its overhead does not matter, and at its
 # original position its input may still be in a cache.
 MAX_ELEMENTS = 1 << 22
-MIN_COPIES = 4  # where none are more, copies would gain less as one launch than compiling its kernel costs
+MIN_COPIES = 4  # a kernel that joins fewer copies, and no others, gains less than compiling it costs
 _LABEL_CHARACTERS = 120
 _WORD = TreeOperand(i32, "flat")
 _MOVE = TreeKernel((ex.arg(0, i32),), (_WORD,), (_WORD,), 0)

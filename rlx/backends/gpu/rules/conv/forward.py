@@ -413,10 +413,10 @@ def _overwritten(ctx: Lowering, tensors: Sequence[Tensor], node: Node, last: int
 def _join_later(ctx: Lowering, node: Node) -> bool:
     """Defers the epilogue of a product in f32, which lies in the result's place, to its only reader if that adds a
     tensor, optionally followed by relu, and no step in between overwrites the bias; returns whether it did."""
-    y, found = node.output, _sum_of(ctx, node)
-    if found is None:
+    y, reader = node.output, _sum_of(ctx, node)
+    if reader is None:
         return False
-    last, end, other, kind = found
+    last, end, other, kind = reader
     images = (y, other, end.output)
     if {ctx.storage(t) for t in images} != {f32} or not ctx.last.isdisjoint(t.id for t in images):
         return False
@@ -433,10 +433,10 @@ def _join_later(ctx: Lowering, node: Node) -> bool:
 def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> bool:
     """Defers a convolution to its only reader if that adds a tensor, optionally followed by relu, so that one launch
     does both; returns whether it did. It does not if a step in between overwrites the convolution's inputs."""
-    y, found = node.output, _sum_of(ctx, node)
-    if found is None or chosen.split_k > 1 or not ctx.lies_last(y):
+    y, reader = node.output, _sum_of(ctx, node)
+    if reader is None or chosen.split_k > 1 or not ctx.lies_last(y):
         return False
-    last, end, other, kind = found
+    last, end, other, kind = reader
     result = ctx.ref(end.output)
     if {other.id, end.output.id} - ctx.last:
         return False
