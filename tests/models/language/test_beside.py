@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,34 @@ def test_prompts_take_a_share_of_the_steps_time(tmp_path: Path, monkeypatch: pyt
     steps = np.diff(parts[3:]).tolist()
     assert len(parts) > 9 and {taken[i] for i in parts} == {20} and {4, 5} >= {*steps[:3]}
     assert max(steps) < 12 and parts[-1] > 48
+
+
+def test_prompts_take_no_more_where_several_steps_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same times and share, with up to eight steps at once: how long a run with a part takes is found out first."""
+    clock, alone, beside = 0.0, 0, 0
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock))
+    monkeypatch.setattr(module, "SHARE", {"cpu": 0.2})
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 1024})
+    with load(folder, "cpu", context=700) as model, model.batch(3) as batch:
+        run = batch._run
+
+        def timed(going: Any, count: int, parts: Any = ()) -> Any:
+            nonlocal clock, alone, beside
+            clock, alone, beside = clock + (3.0 * len(parts) or count), alone + count - len(parts), beside + len(parts)
+            return run(going, count, parts)
+
+        monkeypatch.setattr(batch, "_run", timed)
+        batch.add(TOKENS[:3], 400)
+        batch.step(4)
+        batch.step()
+        batch.step()
+        batch.begin(TOKENS[:690], 3)
+        alone = 0
+        while beside < 25:
+            batch.step(8, 20)
+    assert 3 * (beside - 3) <= alone <= 5 * beside
 
 
 def test_a_limit_within_which_all_tokens_are_is_none(tmp_path: Path) -> None:
