@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "links into the repository are left out: its address, `repository` in pyproject.toml ([tool.rlx]), is empty"
-_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?![a-z]+:|[#/])([^)#\s]*)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?![a-z]+:|[#/])([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def repository() -> str:

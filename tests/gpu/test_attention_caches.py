@@ -1,6 +1,9 @@
-"""Attention over keys and values of 8 bits, and in pages: the CUDA sources on the host, and views at odd places."""
+"""Attention over keys and values of 8 bits, and in pages: the CUDA sources on the host, views at odd places, and caches
+that are written without queries."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,3 +58,21 @@ def test_rows_that_begin_at_any_byte() -> None:
     got = rlx.jit(attend, device="vulkan")(q, codes, scales)
     want = rlx.jit(attend, device="cpu")(q, codes, scales)
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("op", ["attention_step", "rope_update"])
+def test_caches_are_written_where_q_has_no_heads(op: str) -> None:
+    q, k, caches = np.zeros((3, 0, 16), np.float32), np.ones((3, 2, 16), np.float32), np.zeros((12, 2, 16), np.float32)
+    at = np.array([1, 3, 0], np.int32)
+
+    def written(q: Any, k: Any, caches: Any, at: Any) -> Any:
+        if op == "attention_step":
+            state = rlx.reshape(caches, (3, 4, 2, 16))
+            return rlx.attention_step(q, k, k, state, state, at)[1:]
+        still = [f(np.zeros((1, 8), np.float32)) for f in (np.cos, np.sin)]
+        return rlx.rope_update(q, k, k, caches, caches, at + np.arange(0, 12, 4, dtype=np.int32), at, *still)[1:]
+
+    made = rlx.jit(written, device="vulkan")(q, k, caches, at)
+    caches[[1, 7, 8]] = 1
+    assert all(np.array_equal(np.reshape(one, caches.shape), caches) for one in made)

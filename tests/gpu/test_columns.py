@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -47,6 +48,18 @@ def test_a_gate_reads_both_halves_of_a_product(width: int, dtype: Any, backend: 
     gate, up = (-x.astype(np.float64)[:, part] for part in (slice(width), slice(width, None)))
     limit = 1e-2 if dtype == _BF16 else 1e-5
     assert np.allclose(made["y"].astype(np.float64), gate / (1 + np.exp(-gate)) * up, rtol=limit, atol=limit / 10)
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("shape", [(2, 8), (8, 2)])
+def test_columns_with_other_rows_are_copied(shape: tuple[int, int], backend: str) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+    g = Graph("rows")
+    t = ops.neg(g.input("x", x.shape, x.dtype))
+    g.output("y", ops.exp(ops.reshape(t[:, :4], shape)) * ops.reshape(t[:, 4:], shape))
+    _, made = kernels(g, [x], backend)
+    left, right = (-x.astype(np.float64)[:, part].reshape(shape) for part in (slice(4), slice(4, None)))
+    assert np.allclose(made["y"], np.exp(left) * right, rtol=1e-5)
 
 
 def test_columns_that_are_a_result_are_written() -> None:
@@ -96,3 +109,31 @@ def test_heads_are_read_from_one_matrix(op: str, backend: str) -> None:
     assert op in names and len(names) < len(copied)
     for name, value in want.items():
         assert np.array_equal(made[name], value), name
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("rows", [2, 4])
+def test_heads_of_other_rows_and_those_that_are_caches_too_are_copied(rows: int, backend: str) -> None:
+    """Of 4 tokens in a matrix of 2 rows; or of 4, whose keys and values the caches held before."""
+    tokens, size = 4, 16
+    width = 6 * size * tokens // rows
+    x = np.random.default_rng(4).standard_normal((rows, width)).astype(np.float32)
+    g = Graph("heads")
+    t = ops.neg(g.input("x", x.shape, x.dtype))
+    ends = [0, width * 2 // 3, width * 5 // 6, width]
+    parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
+    q, k, v = (ops.reshape(t[:, part], (tokens, -1, size)) for part in parts)
+    keys, values = (k, v) if rows == tokens else (g.input(n, (9, 1, size), np.float32) for n in ("keys", "values"))
+    caches = [] if rows == tokens else [np.ones((9, 1, size), np.float32)] * 2
+    at = np.array([2, -1, 0, 1], np.int32)
+    still = [g.constant(f(np.zeros((1, size // 2), np.float32))) for f in (np.cos, np.sin)]
+    made = ops.rope_update(q, k, v, keys, values, g.input("at", at.shape, at.dtype), at, still[0], still[1])
+    for name, one in zip(("y", "k", "v"), made, strict=True):
+        g.output(name, one)
+    _, found = kernels(g, [x, *caches, at], backend)
+    heads = [-x[:, part].reshape(tokens, -1, size) for part in parts]
+    assert np.array_equal(found["y"], heads[0])
+    for name, fresh in zip(("k", "v"), heads[1:], strict=True):
+        want = fresh.copy() if rows == tokens else caches[0].copy()
+        want[at[at >= 0]] = fresh[at >= 0]
+        assert np.array_equal(found[name], want), name

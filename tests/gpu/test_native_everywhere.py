@@ -6,11 +6,13 @@ What devices of a kind offer is listed in `ops_page.KINDS`; tests on devices sho
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
 from rlx import dtypes
 from rlx.backends.cuda.target import cuda_target
+from rlx.backends.gpu.program import executable
 from rlx.backends.gpu.program.executable import load_rules, lower_graph
 from rlx.backends.gpu.program.lowering import LOWERINGS, runs_natively
 from rlx.backends.gpu.program.steps import HostCall
@@ -23,7 +25,7 @@ from rlx.driver.device import Support
 from rlx.driver.memory.planner import plan
 from rlx.dtypes import DType
 from rlx.errors import RlxError
-from rlx.ir import REGISTRY, Graph, Node
+from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Graph, Node, Op
 from rlx.passes.legalize import decomposition
 from rlx.runtime.custom import FAMILY as CUSTOM
 from tests.full import sampled
@@ -156,3 +158,29 @@ def test_without_f64_it_is_computed_on_the_host_and_said_to_be() -> None:
                     found["host" if how == "host" else "native"].add(op)
     assert found["native"] - F64_MOVED == set()
     assert not found["native"] & found["host"]
+
+
+def test_a_rule_of_a_module_that_is_being_imported_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module registers its rule before the rest of it has run: until then each call asks for the lock."""
+    op = Op("of_a_module", "family", lambda types, attrs: types, lambda *arrays: arrays, "nobody", NOT_DIFFERENTIABLE)
+    asked = 0
+
+    class Lock(AbstractContextManager[None]):
+        def __enter__(self) -> None:
+            nonlocal asked
+            asked += 1
+
+        def __exit__(self, *error: object) -> None: ...
+
+    def imported(family: str) -> None:
+        monkeypatch.setitem(LOWERINGS, op.name, LOWERINGS["sum"])
+        if asked == 1:
+            executable.load_rule(op)  # by another thread
+
+    monkeypatch.setattr(executable, "_loading", Lock())
+    monkeypatch.setattr(executable, "_loaded", set())
+    monkeypatch.setattr(executable, "_load_family", imported)
+    executable.load_rule(op)
+    assert asked == 2
+    executable.load_rule(op)
+    assert asked == 2

@@ -80,8 +80,9 @@ def test_links_that_leave_the_site_are_addresses(
 ) -> None:
     monkeypatch.setattr(reference, "SOURCE", source)
     text = "[a](arrays.md#x) [b](../CONTRIBUTING.md) [c](../examples/lora.py#L1) [d](https://e.f) [g](#h) [i](flow.svg)"
+    text += " `f[0]()`"
     assert reference.rewritten(text, repo / "docs") == (
-        f"[a](/arrays.md#x) [b](/generated/contributing.md) {there} [d](https://e.f) [g](#h) [i](/flow.svg)"
+        f"[a](/arrays.md#x) [b](/generated/contributing.md) {there} [d](https://e.f) [g](#h) [i](/flow.svg) `f[0]()`"
     )
 
 

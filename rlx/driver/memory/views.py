@@ -16,7 +16,7 @@ def view_offset(node: Node) -> int | None:
 
 
 def cut_from(t: Tensor) -> Tensor | None:
-    """The matrix of which t, or what t is a reshape of, is some neighbouring columns; None where it is not."""
+    """The matrix of which t is some neighbouring columns, or a reshape of these with as many rows; else None."""
     node = t.node
     while node.op.reshapes:
         node = node.inputs[0].node
@@ -24,6 +24,7 @@ def cut_from(t: Tensor) -> Tensor | None:
         return None
     x, y, a = node.inputs[0], node.output, node.attrs
     whole = x.ndim == 2 and y.shape[0] == x.shape[0] and y.shape[1] < x.shape[1] and a["starts"][0] == 0
+    whole = whole and t.shape[:1] == x.shape[:1]
     return x if whole and tuple(a["steps"]) == (1, 1) else None
 
 

@@ -596,8 +596,11 @@ class Batch(Closing):
         self, part: npt.NDArray[np.int32], count: int, most: int, before: dict[int, int]
     ) -> list[npt.NDArray[np.int32]]:  # fmt: skip
         """Up to `count` parts for the runs right after one with this part: none that completes a prompt, which would
-        then wait for its first token, all of one size, and only as many as the prompts' share of the time allows."""
+        then wait for its first token, all of one size, and only as many as the prompts' share of the time allows; none
+        while it is not known how long a run with such a part takes, since only runs by themselves are timed."""
         size, parts, total = self._room(part.shape[1]), list[npt.NDArray[np.int32]](), part.shape[1]
+        if self._pace.of((1, size)) is None:
+            return parts
         cost, gain = self._cost(size), self._share * self._step
         while len(parts) < count and self._credit + (len(parts) + 1) * (gain - cost) >= cost:
             taken: dict[int, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -115,26 +116,34 @@ def test_a_run_that_fails_takes_no_tokens(tmp_path: Path, monkeypatch: pytest.Mo
     assert [[token.token for token in made if token.sequence == number] for number in numbers] == want
 
 
-def test_prompts_take_a_share_of_the_steps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a run with a part of a prompt takes three seconds and a step one, and prompts may take a half of the steps'
-    time, as one beside one sequence does, each such run is followed by three steps or four; by a few more where
-    something else holds one up for long."""
-    clock, late = [0.0], list[float]()
-    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+def timed(batch: Batch, monkeypatch: pytest.MonkeyPatch, late: list[float]) -> list[tuple[int, int]]:
+    """Makes a step of a batch take a second, and a run with a part of a prompt three and what is taken from `late`;
+    prompts may take a half of the steps' time, as one beside one sequence does. The batch then has a sequence whose
+    steps have been timed. Returns: the steps and the parts of each run, to which later runs are added."""
+    clock, runs, run = 0.0, list[tuple[int, int]](), batch._run
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock))
     monkeypatch.setattr(module, "SHARE", {"cpu": 0.2})
+
+    def taken(going: Any, count: int, parts: Any = ()) -> Any:
+        nonlocal clock
+        clock += 3.0 * len(parts) + (late.pop() if parts and late else 0.0) or count
+        runs.append((count, len(parts)))
+        return run(going, count, parts)
+
+    monkeypatch.setattr(batch, "_run", taken)
+    batch.add(TOKENS[:3], 300)
+    for most in (4, 1, 1):
+        batch.step(most)
+    return runs
+
+
+def test_prompts_take_a_share_of_the_steps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with a part of a prompt is followed by three steps or four; by a few more where something else holds one up
+    for long."""
+    late = list[float]()
     folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 512})
     with load(folder, "cpu", context=400) as model, model.batch(3) as batch:
-        run = batch._run
-
-        def timed(going: Any, count: int, parts: Any = ()) -> Any:
-            clock[0] += 3.0 * len(parts) + (late.pop() if parts and late else 0.0) or count
-            return run(going, count, parts)
-
-        monkeypatch.setattr(batch, "_run", timed)
-        batch.add(TOKENS[:3], 200)
-        batch.step(4)
-        batch.step()
-        batch.step()
+        timed(batch, monkeypatch, late)
         batch.begin(TOKENS[:380], 3)
         taken = []
         for i in range(60):
@@ -146,6 +155,20 @@ def test_prompts_take_a_share_of_the_steps_time(tmp_path: Path, monkeypatch: pyt
     steps = np.diff(parts[3:]).tolist()
     assert len(parts) > 9 and {taken[i] for i in parts} == {20} and {4, 5} >= {*steps[:3]}
     assert max(steps) < 12 and parts[-1] > 48
+
+
+def test_prompts_take_no_more_where_several_steps_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long a run with a part takes is found out before several are begun at once."""
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 512})
+    with load(folder, "cpu", context=400) as model, model.batch(3) as batch:
+        runs = timed(batch, monkeypatch, [])
+        batch.begin(TOKENS[:380], 3)
+        runs.clear()
+        while (parts := sum(n for _, n in runs)) < 15:
+            batch.step(8, 20)
+    assert 3 * (parts - 3) <= sum(count for count, _ in runs) - parts <= 5 * parts
 
 
 def test_a_limit_within_which_all_tokens_are_is_none(tmp_path: Path) -> None:

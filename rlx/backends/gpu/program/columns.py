@@ -76,8 +76,9 @@ def whole_heads(ctx: Lowering, node: Node) -> tuple[Tensor, list[int]] | None:
 
 
 def takes_heads(ctx: Lowering, node: Node, t: Tensor) -> bool:
-    """Whether t is one of the heads that the node reads in a matrix."""
-    return any(t is x for x in node.inputs[:3]) and whole_heads(ctx, node) is not None
+    """Whether t is one of the heads that the node reads in a matrix, and nothing else that it reads."""
+    heads, others = node.inputs[:3], node.inputs[3:]
+    return any(t is x for x in heads) and all(t is not x for x in others) and whole_heads(ctx, node) is not None
 
 
 def column_refs(ctx: Lowering, columns: tuple[Tensor, Sequence[int]], inputs: Sequence[Tensor]) -> list[Ref]:

@@ -54,6 +54,7 @@ from rlx.ir.text import expr_text
 from rlx.passes.bodies import body_name
 
 _loading = renewed(sys.modules[__name__], "_loading", threading.Lock)
+_loaded: set[str] = set()  # ops whose rules are loaded, if they have one
 MAX_STEPS = 8192  # steps of a scan in one recording, at most: recording a step takes some 12 µs, once
 
 
@@ -109,18 +110,18 @@ def _load_family(family: str) -> None:
 def load_rule(op: Op) -> None:
     """Loads the lowering rule of an op, if it has one: that in a module of its family, else that of elementwise ops, or
     that of ops whose kernels are printed from a row program."""
-    if op.name in LOWERINGS:
+    if op.name in _loaded:  # a rule alone may be of a module that another thread still imports
         return
     with _loading:
         _load_family(op.family)
-        if op.name in LOWERINGS:
-            return
-        if op.elementwise:
-            from rlx.backends.gpu.rules.elementwise import load_elementwise
+        if op.name not in LOWERINGS:
+            if op.elementwise:
+                from rlx.backends.gpu.rules.elementwise import load_elementwise
 
-            load_elementwise(op)
-        else:
-            load_printed(op)
+                load_elementwise(op)
+            else:
+                load_printed(op)
+        _loaded.add(op.name)
 
 
 def support(device: Records, node: Node) -> Literal["native", "host"]:

@@ -51,15 +51,16 @@ _LANES = (2, 4, 8, 16, 32)  # allowed numbers of threads per row
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    """Whether the kernel has the dtypes, a row is a power of two of 16-byte units, and the number of angles is a
-    multiple of four."""
+    """Whether the kernel has the dtypes, there are heads of q, a row is a power of two of 16-byte units, and the number
+    of angles is a multiple of four."""
     q, keys = node.inputs[0], node.inputs[3]
     tables, _ = parts(node.inputs)
     tensors = (*node.inputs, *node.outputs)
     if f"{q.dtype}_{keys.dtype}" not in PAIRS or any(t.dtype != f32 or t.shape[1] % 4 for t in tables):
         return False
     units = q.shape[2] * keys.dtype.itemsize / 16
-    return units in _LANES and all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    fitting = units in _LANES and q.shape[1] > 0 and fits(*(t.type for t in tensors))
+    return fitting and all(stores(t.dtype, features) for t in tensors)
 
 
 @lowers("attention_step", when=_native)

@@ -47,9 +47,10 @@ def lower_rope_update(ctx: Lowering, node: Node) -> None:
     y, *caches = node.outputs
     for old, new in zip((keys, values), caches, strict=True):
         ctx.copy(ctx.ref(old), ctx.ref(new))
-    if q.size == 0:
-        return
     (tokens, heads, size), kv_heads = q.shape, keys.shape[1]
+    total = tokens * (heads + 2 * kv_heads) * size // 4
+    if total == 0:
+        return
     stored, columns = ctx.storage(q), whole_heads(ctx, node)
     kernel = ROPE_UPDATE(
         AB=f"{stored}_{ctx.storage(y)}", SIZE=size, TURNED=tables[0].shape[1], INTERLEAVED=node.attrs["interleaved"],
@@ -57,7 +58,6 @@ def lower_rope_update(ctx: Lowering, node: Node) -> None:
     )  # fmt: skip
     fresh = [*map(ctx.ref, node.inputs[:3])] if columns is None else column_refs(ctx, columns, node.inputs[:3])
     angles = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in tables]
-    total = tokens * (heads + 2 * kv_heads) * size // 4
     refs = [*fresh, ctx.ref(rows), ctx.ref(position), *angles, ctx.ref(y), *map(ctx.ref, caches)]
     ctx.launch(kernel, ctx.groups(math.ceil(total / THREADS)), [*refs, total, keys.shape[0], tables[0].shape[0]])
 
