@@ -564,6 +564,7 @@ class Batch(Closing):
             if not held.plain:
                 count = 1
             elif self.pages is not None:
+                count = min(count, self._decoder.context + 1 - held.taken)
                 count = min(count, 1 + self.pages.room(slot, held.taken, count - 1))
         now = [held if held is not None and held.steps and (slot in joined or going[slot] is held) else None
                for slot, held in enumerate(self._held)]  # fmt: skip

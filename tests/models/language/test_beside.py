@@ -171,6 +171,19 @@ def test_prompts_take_no_more_where_several_steps_are_asked_for(
     assert 3 * (parts - 3) <= sum(count for count, _ in runs) - parts <= 5 * parts
 
 
+@pytest.mark.parametrize("length", [125, 128])
+def test_a_prompt_that_fills_the_context_joins_several_steps(length: int, tmp_path: Path) -> None:
+    """It takes no pages beyond those of its context."""
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 128})
+    jobs: list[Job] = [(TOKENS[:3], 40, {}), (TOKENS[:length], 9, {})]
+    with load(folder, "cpu", context=128) as model:
+        want = [list(model.tokens(prompt, count)) for prompt, count, _ in jobs]
+        with model.batch(2, pages=6) as batch:
+            numbers = [batch.add(*jobs[0][:2]), batch.begin(*jobs[1][:2])]
+            made = [token for _ in range(12) for token in batch.step(8, 200)]
+    assert [[token.token for token in made if token.sequence == number] for number in numbers] == want
+
+
 def test_a_limit_within_which_all_tokens_are_is_none(tmp_path: Path) -> None:
     """Its draws are those of no limit, and sort nothing."""
     assert Sampling(0.8, top_p=1.0, min_p=0.0).picking == Picking(False)
