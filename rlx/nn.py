@@ -315,12 +315,14 @@ def _products(parts: Sequence[Params], x: Any) -> list[Any]:
     since several narrow products leave parts of a GPU idle; of few rows, joining would take as long as multiplying."""
     weights: list[Any] = [part.get("weight") for part in parts]
     biases = [part.get("bias") for part in parts]
+    given = [t for t in (x, *weights, *biases) if t is not None]
+    if not all(hasattr(t, "shape") for t in given) or math.prod(x.shape[:-1]) < _MANY_ROWS:  # lists have no shape
+        return [linear(part, x) for part in parts]
     pairs = list(zip(weights, biases, strict=True))
     kinds = {(np.shape(w)[1:], *(getattr(t, "dtype", None) for t in (w, b))) for w, b in pairs}
     fits = all(b is None or np.shape(b) == np.shape(w)[:1] for w, b in pairs)
     packed = getattr(getattr(weights[0], "dtype", None), "is_packed", False)
-    few = math.prod(x.shape[:-1]) < _MANY_ROWS
-    if few or packed or len(kinds) > 1 or not fits or np.ndim(weights[0]) != 2:
+    if packed or len(kinds) > 1 or not fits or np.ndim(weights[0]) != 2:
         return [linear(part, x) for part in parts]
     whole = ops.linear(x, ops.concat(weights, 0), None if biases[0] is None else ops.concat(biases, 0))
     ends = list(itertools.accumulate(w.shape[0] for w in weights))

@@ -191,10 +191,8 @@ class Chat:
         prompt for an answer to the next message. Raises: Unfit if the template rejects the messages, or if the text
         before an answer differs from the prompt that the model would get; ModelFormatError for a broken template."""
         whole = self._render(messages, False)
-        if any(message.get("tool_calls") for message in messages):
-            without = [{k: v for k, v in message.items() if k != "tool_calls"} for message in messages]
-            if self._render(without, False) == whole:
-                raise Unfit("has tool_calls, which the chat template does not write")
+        if any(message.get("tool_calls") for message in messages) and self._without_calls(messages) == whole:
+            raise Unfit("has tool_calls, which the chat template does not write")
         spans, at = [], 0
         for i, message in enumerate(messages):
             if message["role"] != "assistant" or i < first:
@@ -211,6 +209,14 @@ class Chat:
             raise Unfit("there is no message of the role assistant, which alone is learned")
         ids = _encoded(self._tokenizer, whole, False, True)
         return _example(ids, [(self._place(ids, whole[:a]), self._place(ids, whole[:b])) for a, b in spans])
+
+    def _without_calls(self, messages: Sequence[Mapping[str, Any]]) -> str | None:
+        """The text of the messages without their tool_calls; None where the template does not take them so."""
+        without = [{k: v for k, v in message.items() if k != "tool_calls"} for message in messages]
+        try:
+            return self._render(without, False)
+        except Unfit:
+            return None
 
     def _end(self, whole: str, at: int, messages: Sequence[Mapping[str, Any]], i: int) -> int:
         """Where the answer's text ends. Templates write only the last answer's thoughts, so its text may change."""

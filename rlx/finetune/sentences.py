@@ -128,8 +128,9 @@ class SentenceTask:
                                 "be of one kind")  # fmt: skip
             if texts.scores is None and texts.width == 2 and min(self.settings.batch, len(texts.ids)) < 2:
                 what = "a batch" if texts is self.texts else "what is evaluated with"
-                raise DataError(f"{self.settings.data}: {what} is one pair, which there is nothing to tell apart from; "
-                                "give 2 or more, or records with a negative")  # fmt: skip
+                path = where if isinstance(where, Path) else self.settings.data  # a share of the data has no file
+                raise DataError(f"{path}: {what} is one pair, which there is nothing to tell apart from; give 2 or "
+                                "more, or records with a negative")  # fmt: skip
 
     def _read(self, path: Path, most: int, say: Say) -> Texts:
         left = LeftOut(path, self.settings.skip_broken)

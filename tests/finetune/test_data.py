@@ -116,6 +116,20 @@ def test_parts_of_text_are_joined_and_calls_are_learned_where_a_template_writes_
     assert learned(found[0], tokenizer) == "[clock]</s>"
 
 
+def test_a_template_that_refuses_answers_without_their_calls_writes_these(tmp_path: Path) -> None:
+    """As Mistral's, which takes an answer with calls as no turn of its own."""
+    template = tiny.TEMPLATE.replace("{{ m.content }}", (
+        "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('no call') }}"
+        "{% endif %}"
+        "{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.name }}]{% endfor %}"
+    ))  # fmt: skip
+    tokenizer = tokenizer_of(tiny.write_base(tmp_path / "base", template))
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"name": "clock"}]},
+            {"role": "tool", "content": "4"}, {"role": "assistant", "content": "b"}]  # fmt: skip
+    found, _ = made(tiny.write_lines(tmp_path / "a.jsonl", [{"messages": talk}]), tokenizer)
+    assert learned(found[0], tokenizer) == "[clock]</s>b</s>"
+
+
 def test_examples_longer_than_the_rows_are_counted(tokenizer: Any, tmp_path: Path) -> None:
     path = tiny.write_lines(tmp_path / "a.jsonl", [{"text": "a" * n} for n in (5, 40, 60)])
     found, left = made(path, tokenizer, 20)

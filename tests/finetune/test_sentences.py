@@ -142,7 +142,8 @@ def test_what_is_evaluated_with_is_of_the_kind_that_is_trained_with(tmp_path: Pa
     held = {name: write_lines(tmp_path / f"{name}.jsonl", records) for name, records in of.items()}
     short = write_lines(tmp_path / "short.jsonl", [{"anchor": "a", "positive": "b"}] * 4)
     assert finetune(replace(settings, data=short, evaluation=held["long"]), lambda line: None)["evaluation"] > 0
-    for name, why in {"one": "is evaluated with is one pair", "triples": "records of 3 texts, and .* of 2 texts",
+    for name, why in {"one": r"one\.jsonl: what is evaluated with is one pair",
+                      "triples": "records of 3 texts, and .* of 2 texts",
                       "scores": "holds scores, and .*both must be of one kind"}.items():  # fmt: skip
         with pytest.raises(DataError, match=why):
             finetune(replace(settings, out=tmp_path / "other", evaluation=held[name]), lambda line: None)

@@ -224,6 +224,15 @@ def test_attention_of_many_rows_is_that_of_few(kept: str) -> None:
         np.testing.assert_allclose(a, b, rtol=exact, atol=exact * 100)
 
 
+def test_attention_takes_lists_as_linear_does() -> None:
+    params = nn.attention_init(KEY, 12, 6, 2)
+    x = np.random.default_rng(1).standard_normal((64, 16, 12)).astype(np.float32)
+    expected = nn.attention(params, x, 6)
+    listed = rlx.tree.map(lambda a: np.asarray(a).tolist(), params)
+    for found in (nn.attention(listed, x, 6), nn.attention(params, x.tolist(), 6)):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_joined_weights_refuse_what_layers_refuse() -> None:
     params = nn.attention_init(KEY, 12, 6, 2)
     params["q"]["bias"], params["k"]["bias"] = params["k"]["bias"], params["q"]["bias"]

@@ -121,7 +121,7 @@ def _sizes(config: dict[str, Any], said: Mapping[str, Any], own: str, tensors: M
     divisors = tensors.get("rope_freqs.weight")
     held = np.asarray(divisors.read(), np.float64) if divisors is not None and divisors.dtype is f32 else None
     turned = 0 if held is None else sum(1 for _ in itertools.takewhile(lambda x: x < 1e20, held))
-    if held is None or held.shape != (sizes[0] // 2,) or len({*held[:turned]}) > 1 or (held[turned:] < 1e20).any():
+    if held is None or held.shape != (sizes[0] // 2,) or len({*held[:turned]}) > 1 or not (held[turned:] >= 1e20).all():
         return "rope_freqs.weight holds no divisor of the first frequencies, and no infinite ones behind it"
     factor = float(held[0]) if turned else 1.0
     if turned < len(held) or factor != 1.0:

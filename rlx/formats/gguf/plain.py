@@ -316,14 +316,15 @@ _IDLE = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "expert_f
          "expert_shared_feed_forward_length", "expert_shared_count")  # fmt: skip
 _BY_LAYER: dict[str, Rule] = {
     **dict.fromkeys(("attention.sliding_window_pattern", "attention.shared_kv_layers", "rope.freq_base_swa",
-                     "activation_sparsity_scale", "final_logit_softcapping"), FOLLOWED),
+                     "final_logit_softcapping"), FOLLOWED),
     "rope.scaling.type": ("none", "linear"), "rope.scaling.factor": (0.0, 1.0), "rope.scale_linear": (0.0, 1.0),
 }  # fmt: skip
-_SIZES_OF_ALL: dict[str, Rule] = {
+_OF_GEMMA_3N: dict[str, Rule] = {
+    "activation_sparsity_scale": FOLLOWED,
     "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
     "rope.dimension_count_swa": "turned",
 }  # fmt: skip
-_SIZES_BY_LAYER: dict[str, Rule] = dict.fromkeys(
+_OF_GEMMA_4: dict[str, Rule] = dict.fromkeys(
     ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa", "expert_count",
      "expert_used_count", "expert_feed_forward_length"), FOLLOWED,
 )  # fmt: skip
@@ -339,7 +340,7 @@ def rules(family: Family) -> dict[str, Rule]:
     if family.mixers == "nemotron_h":
         one[_LAYER] = NO_NUMBER
     if family.layered:
-        one |= {**_BY_LAYER, **(_SIZES_OF_ALL if family.stacks else _SIZES_BY_LAYER)}
+        one |= {**_BY_LAYER, **(_OF_GEMMA_3N if family.stacks else _OF_GEMMA_4)}
     return {**EVERY, **dict.fromkeys(_IDLE, NO_NUMBER), **one, **dict.fromkeys(own, FOLLOWED), **said}
 
 

@@ -334,6 +334,7 @@ def test_files_of_gemma_that_are_no_model(tmp_path: Path) -> None:
         (four, "feed_forward_length", [48, 48, 48, 48, 48, 96], "or twice that in layers without keys"),
         (four, "rope.scaling.factor", 2.0, "no code for other than 0.0 and 1.0"),
         (four, "final_logit_softcapping", -1.0, "final_logit_softcapping is -1.0, expected"),
+        (four, "activation_sparsity_scale", [1.0] * 6, "activation_sparsity_scale is .*; rlx has no code for it"),
         (three, "altup.num_inputs", 3, "no code for other than 4"),
         (three, "attention.shared_kv_layers", 1, "expected 0: readers take that number"),
         (three, "activation_sparsity_scale", [0.5] * 6, "expected those of a share of 0.95"),
@@ -350,11 +351,14 @@ def test_files_of_gemma_that_are_no_model(tmp_path: Path) -> None:
             load(bad, "cpu")
     with gguf.read(tmp_path / f"{four}.gguf") as file:
         tensors = {name: tensor.read() for name, tensor in file.tensors.items()}
-        gguf.write(bad, file.metadata, {n: t for n, t in tensors.items() if n != "rope_freqs.weight"})
+        none = np.full_like(np.asarray(tensors["rope_freqs.weight"]), np.nan)
+        for odd in ({}, {"rope_freqs.weight": none}):
+            others = {n: t for n, t in tensors.items() if n != "rope_freqs.weight"}
+            gguf.write(bad, file.metadata, {**others, **odd})
+            with pytest.raises(ModelFormatError, match=r"rope_freqs\.weight holds no divisor"):
+                load(bad, "cpu")
         never = {**file.metadata, "tokenizer.ggml.suppress_tokens": [3]}
         gguf.write(tmp_path / "never.gguf", never, tensors)
-    with pytest.raises(ModelFormatError, match=r"rope_freqs\.weight holds no divisor"):
-        load(bad, "cpu")
     with pytest.warns(ModelWarning, match="suppress_tokens is .3., which has no effect: exclude such tokens"):
         load(tmp_path / "never.gguf", "cpu", context=64, engine="numpy").close()
 
