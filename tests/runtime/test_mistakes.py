@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -403,6 +404,16 @@ def test_names_that_a_module_has_not(module: str, name: str, said: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{module}' has no attribute '{name}'") as refused:
         getattr(found, name)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("module", ["rlx.signal", "rlx.fft", "rlx.linalg"])
+def test_scipys_names_are_known_without_scipy(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = "scipy" + module[3:]
+    names, theirs = other_names._SCIPY[peer].split(), dir(importlib.import_module(peer))
+    assert set(names) <= set(theirs) - set(dir(importlib.import_module(module)))
+    with_scipy = [other_names.in_place_of(module, name) for name in names]
+    monkeypatch.setitem(sys.modules, peer, None)
+    assert [other_names.in_place_of(module, name) for name in names] == with_scipy
 
 
 def test_names_of_language_models_and_encoders_elsewhere() -> None:
