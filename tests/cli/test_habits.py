@@ -218,6 +218,7 @@ def test_names_of_devices_that_rlx_has_not(name: str, words: str) -> None:
         (("inspct", "m.onnx"), "there is no command 'inspct' (did you mean 'inspect'?)"),
         (("quantize", "m.gguf"), "there is no command 'quantize': rlx convert MODEL --to Q4_K_M"),
         (("llama-server",), "rlx serve model.gguf"),
+        (("completion", "bash"), "for the shell's, rlx --install-completion"),
         (("help",), "there is no command 'help': rlx --help; rlx COMMAND --help"),
         (("frobnicate",), "there is no command 'frobnicate'; `rlx --help` lists them"),
         (("m.gguf",), "a model's file follows a command, as in rlx generate m.gguf"),
