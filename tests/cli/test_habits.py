@@ -95,6 +95,7 @@ def test_layers_on_the_gpu(rlx: Rlx, model: Path, monkeypatch: pytest.MonkeyPatc
     for arguments, words in (
         (("--device", "cpu", "-ngl", 9), "--gpu-layers 9: --device cpu is no GPU"),
         (("--device", "vulkan", "-ngl", 0), "leaves --device vulkan no layer"),
+        (("--device", "vulkan", "--engine", "numpy"), "--engine numpy is of the CPU, and the model runs on vulkan:"),
         (("-ngl", 1, "--layers-on", "cpu"), "both say where layers go"),
         (("-ngl", "many"), "expected a number of layers, all, or auto"),
     ):
