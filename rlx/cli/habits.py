@@ -20,7 +20,8 @@ from rlx.errors import RlxError, meant
 _COMMANDS = {
     ("quantize", "llama-quantize"): "rlx convert MODEL --to Q4_K_M -o small.gguf",
     ("export", "convert_hf_to_gguf", "convert_hf_to_gguf.py"): "rlx convert FOLDER -o model.gguf",
-    ("cli", "llama-cli", "completion", "complete", "predict-text", "simple"): "rlx generate model.gguf -p TEXT",
+    ("cli", "llama-cli", "complete", "predict-text", "simple"): "rlx generate model.gguf -p TEXT",
+    ("completion",): "rlx generate model.gguf -p TEXT; for the shell's, rlx --install-completion",
     ("server", "llama-server"): "rlx serve model.gguf",
     ("llama-bench", "benchmark", "perf", "perf_test", "time"): "rlx bench MODEL",
     ("profile", "trace"): "rlx bench MODEL --profile trace.json",

@@ -206,8 +206,8 @@ def _that_fit(model: Model, made: Callable[[int], dict[str, Any]], labels: Seque
             return other
         wanted = " ".join(f"--dim {plain(label)}=224" for label in labels)
         raise type(error)(
-            f"{error}. The file leaves lengths open, which were taken as 1: {names}. Give those that the model needs, "
-            f"as in {wanted}"
+            f"{error}. The file leaves lengths open, which were taken as 1: {names}; others were tried and fail too. "
+            f"If the model needs certain ones, give them, as in {wanted}"
         ) from error
     print(f"dimensions taken as 1: {names}; {setting}=8 sets one", file=sys.stderr)
     return feeds

@@ -81,6 +81,7 @@ class Loading(Record, slots=False, kw_only=True):
         from rlx.models import LanguageModel, SentenceEncoder, load
 
         device, layers_on = self._placed(model)
+        self._check_engine(device, layers_on)
         context = {None: 4096, 0: _WHOLE}.get(self.context, self.context)
         with drawn(only="loading"):
             made = load(
@@ -135,6 +136,16 @@ class Loading(Record, slots=False, kw_only=True):
         if asked != "auto" and int(asked) >= layers:
             return info.id, None
         return "auto", f"{info.id},cpu" if asked == "auto" else f"cpu={layers - int(asked)},{info.id}"
+
+    def _check_engine(self, device: str, layers_on: str | None) -> None:
+        """Raises: RlxError for an engine of the CPU beside a GPU that runs the whole model."""
+        if self.engine is None or layers_on is not None or self.tensor_parallel is not None:
+            return
+        from rlx.driver.registry import find_device
+
+        if (info := find_device(device)).kind != "cpu":
+            raise RlxError(f"--engine {self.engine} is of the CPU, and the model runs on {info.id}; give --device cpu, "
+                           "or leave it out")  # fmt: skip
 
     def _no_gpu(self) -> str:
         if self.device != "auto":

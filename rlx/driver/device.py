@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import UnsupportedOp
+from rlx.host.other_attributes import explain
 from rlx.ir import Graph, Node
 from rlx.records import Record
 
@@ -91,6 +92,9 @@ class DeviceInfo(Record):
         free = self.free_bytes()
         said = "" if free is None else f", {free:,} free"
         return f"{self.id} ({self.name}): {self.taken_bytes():,} of {self.memory_bytes:,} bytes taken by rlx{said}"
+
+
+explain(DeviceInfo)
 
 
 class Buffer(Protocol):

@@ -62,12 +62,13 @@ _EXPLAINED = {
      "iirnotch", "iirpeak", "iirdesign", "remez", "firls", "firwin2", "cheb1ord", "buttord"):
         "nothing; scipy.signal's gives coefficients, which rlx.signal.lfilter, filtfilt, sosfilt and convolve take",
     ("windows", "hann", "hamming", "blackman", "kaiser"): 'rlx.signal.get_window("hann", n)',
-    ("mel_spectrogram", "melspectrogram", "mfcc", "mel_filterbank", "MelSpectrogram"):
+    ("mel_spectrogram", "melspectrogram", "mfcc", "mel_filterbank", "MelSpectrogram", "mel"):
         "a bank of mel filters is a matrix: bank @ rlx.signal.spectrogram(x)[2]",
     ("convolve2d", "correlate2d"): "rlx.signal.fftconvolve(x, y, mode), of any number of axes",
     ("rasterization", "rasterize", "rasterize_gaussians", "GaussianRasterizer"): "rlx.splats.render",
     ("psnr", "ssim"): "-10 * rlx.log10(rlx.mean((x - y) ** 2)), of pictures from 0 to 1",
     ("save_ply",): "rlx.splats.write_ply",
+    ("write_png", "save_png", "save_image", "imsave"): "matplotlib.pyplot.imsave or PIL.Image, of a NumPy array",
     ("load_ply", "read"): "rlx.splats.read_ply for splats, scipy.io.wavfile.read for sounds",
     ("rlx.splats.load",): "rlx.splats.read_ply", ("rlx.splats.save",): "rlx.splats.write_ply",
     ("rlx.signal.load",): "scipy.io.wavfile.read", ("rlx.onnx.run",): "rlx.onnx.load(path).run({name: array})",
@@ -89,6 +90,19 @@ _EXPLAINED = {
 # Where a function that rlx has not is, of names that others of these have.
 _PEERS = {"rlx": ("numpy", "scipy"), "rlx.fft": ("scipy.fft",), "rlx.linalg": ("scipy.linalg", "numpy.linalg"),
           "rlx.signal": ("scipy.signal",)}  # fmt: skip
+# Names that are in use and that rlx has not, known without SciPy too, which a user of rlx need not have.
+_SCIPY = {
+    "scipy.signal": """argrelextrema bessel bode check_COLA choose_conv_method cont2discrete czt deconvolve envelope
+        find_peaks_cwt freqresp freqs freqs_zpk freqz freqz_sos freqz_zpk gausspulse group_delay invres kaiserord
+        lfiltic lombscargle lp2bp lp2bs lp2hp lp2lp lsim lti max_len_seq medfilt medfilt2d order_filter peak_prominences
+        peak_widths place_poles residue sawtooth sos2tf sos2zpk sosfreqz square sweep_poly tf2sos tf2ss tf2zpk
+        unit_impulse vectorstrength wiener zoom_fft zpk2ss""",
+    "scipy.fft": "fht fhtoffset hfft2 hfftn ifht ihfft2 ihfftn next_fast_len prev_fast_len",
+    "scipy.linalg": """block_diag circulant fractional_matrix_power funm hadamard hankel hessenberg hilbert ldl logm
+        lu_factor lu_solve null_space orth orthogonal_procrustes polar qz rq schur signm solve_banded
+        solve_continuous_are solve_discrete_are solve_sylvester solve_toeplitz solveh_banded sqrtm subspace_angles
+        toeplitz""",
+}
 _OTHERS = {name: what for names, what in _EXPLAINED.items() for name in names}
 
 
@@ -103,12 +117,17 @@ def in_place_of(module: str, name: str) -> str:
     own = [n for n in {*dir(import_module(module)), *_public(module)} if n[:1] != "_" and n != "annotations"]
     if exact := next((n for n in own if n.lower() == name.lower()), None):
         return meant(name, [exact])
-    if name[:1] != "_" and (peer := next((p for p in _PEERS.get(module, ()) if name in dir(_module(p))), None)):
+    if name[:1] != "_" and (peer := next((p for p in _PEERS.get(module, ()) if _has(p, name)), None)):
         return explained or f" (in rlx: nothing; {peer}.{name} serves for NumPy arrays)"
     for other in ("rlx", *(f"rlx.{short}" for short in _MODULES)):
         if other != module and name[:1] != "_" and name in _public(other):
             return f" (did you mean {other}.{name}?)"
     return explained or meant(name, own)
+
+
+def _has(peer: str, name: str) -> bool:
+    found = _module(peer)
+    return name in _SCIPY.get(peer, "").split() if found is None else name in dir(found)
 
 
 def _module(name: str) -> ModuleType | None:

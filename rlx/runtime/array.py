@@ -221,6 +221,8 @@ class Array(Closing):
         return int(self.item())
 
     def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ShapeError(f"the truth value of {self.type}, which is not one number; use .all() or .any()")
         return bool(self.item())
 
     # -- other libraries

@@ -16,7 +16,9 @@ R = TypeVar("R")
 # Keywords of torch, JAX and ONNX with their names in rlx, or, where rlx has none, what to write instead.
 _SAME = {
     "n_ctx": "context", "max_seq_len": "context", "max_model_len": "context", "n_gpu_layers": "layers_on",
-    "n_threads": "threads", "do_sample": "temperature", "max_length": "max_tokens", "lora_path": "adapter",
+    "ctx_size": "context", "n_batch": "prefill_chunk", "n_predict": "max_tokens", "temp": "temperature",
+    "stop_strings": "stop", "n_threads": "threads", "do_sample": "temperature", "max_length": "max_tokens",
+    "lora_path": "adapter",
     "lora": "adapter", "repeat_penalty": "repetition_penalty", "show_progress_bar": "show_progress",
     "in_dims": "in_axes", "out_dims": "out_axes", "backend": "device", "donate_argnums": "donate",
     "donate_argnames": "donate", "dynamic_axes": "dims", "dynamic_shapes": "dims", "opset_version": "opset",
@@ -27,6 +29,10 @@ _ELSEWHERE = {
     "load_in_4bit": "`rlx convert FOLDER --to Q4_K_M -o small.gguf` packs a model",
     "load_in_8bit": "`rlx convert FOLDER --to Q8_0 -o small.gguf` packs a model",
     "quantization_config": "`rlx convert FOLDER --to Q4_K_M -o small.gguf` packs a model",
+    "quantization": "`rlx convert FOLDER --to Q4_K_M -o small.gguf` packs a model",
+    "flash_attn": "attention keeps no matrix of all scores in any case",
+    "attn_implementation": "attention keeps no matrix of all scores in any case",
+    "num_beams": "one text is made, of the likeliest tokens or of drawn ones", "echo": "the prompt is not repeated",
     "trust_remote_code": "no code of a folder is run", "convert_to_tensor": "NumPy's array is given; rlx.array(…)",
     "convert_to_numpy": "NumPy's array is given",
     "device": "run and compile of what it gives take it", "providers": "rlx.onnx.InferenceSession takes them",

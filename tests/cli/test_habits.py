@@ -95,6 +95,7 @@ def test_layers_on_the_gpu(rlx: Rlx, model: Path, monkeypatch: pytest.MonkeyPatc
     for arguments, words in (
         (("--device", "cpu", "-ngl", 9), "--gpu-layers 9: --device cpu is no GPU"),
         (("--device", "vulkan", "-ngl", 0), "leaves --device vulkan no layer"),
+        (("--device", "vulkan", "--engine", "numpy"), "--engine numpy is of the CPU, and the model runs on vulkan:"),
         (("-ngl", 1, "--layers-on", "cpu"), "both say where layers go"),
         (("-ngl", "many"), "expected a number of layers, all, or auto"),
     ):
@@ -218,6 +219,7 @@ def test_names_of_devices_that_rlx_has_not(name: str, words: str) -> None:
         (("inspct", "m.onnx"), "there is no command 'inspct' (did you mean 'inspect'?)"),
         (("quantize", "m.gguf"), "there is no command 'quantize': rlx convert MODEL --to Q4_K_M"),
         (("llama-server",), "rlx serve model.gguf"),
+        (("completion", "bash"), "for the shell's, rlx --install-completion"),
         (("help",), "there is no command 'help': rlx --help; rlx COMMAND --help"),
         (("frobnicate",), "there is no command 'frobnicate'; `rlx --help` lists them"),
         (("m.gguf",), "a model's file follows a command, as in rlx generate m.gguf"),

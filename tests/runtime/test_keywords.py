@@ -46,6 +46,8 @@ def test_a_wrong_keyword_is_answered_with_the_right_one(
     ("call", "said"),
     [
         (lambda: rlx.models.load("m", n_ctx=4), "(did you mean 'context'?)"),  # type: ignore[call-arg]
+        (lambda: rlx.models.load("m", n_batch=4), "(did you mean 'prefill_chunk'?)"),  # type: ignore[call-arg]
+        (lambda: rlx.models.load("m", flash_attn=True), "no matrix of all scores"),  # type: ignore[call-arg]
         (lambda: rlx.models.load("m", lora_path="a"), "(model.load_adapter(name, folder), then"),  # type: ignore[call-arg]
         (lambda: rlx.models.load("m", load_in_4bit=True), "(`rlx convert FOLDER --to Q4_K_M"),  # type: ignore[call-arg]
         (lambda: rlx.onnx.load("m", device="cpu"), "(run and compile of what it gives take it)"),  # type: ignore[call-arg]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -405,6 +406,17 @@ def test_names_that_a_module_has_not(module: str, name: str, said: str) -> None:
     assert said in str(refused.value)
 
 
+@pytest.mark.judged
+@pytest.mark.parametrize("module", ["rlx.signal", "rlx.fft", "rlx.linalg"])
+def test_scipys_names_are_known_without_scipy(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = "scipy" + module[3:]
+    names, theirs = other_names._SCIPY[peer].split(), dir(outside(peer))
+    assert set(names) <= set(theirs) - set(dir(importlib.import_module(module)))
+    with_scipy = [other_names.in_place_of(module, name) for name in names]
+    monkeypatch.setitem(sys.modules, peer, None)
+    assert [other_names.in_place_of(module, name) for name in names] == with_scipy
+
+
 def test_names_of_language_models_and_encoders_elsewhere() -> None:
     for kind, name, said in (
         (rlx.models.LanguageModel, "create_chat_completion", "model.chat(messages)"),
@@ -418,6 +430,8 @@ def test_names_of_language_models_and_encoders_elsewhere() -> None:
     ("value", "name", "said"),
     [
         (rlx.array([1.0], device="cpu"), "cuda", 'rlx.array(x, device="cuda")'),
+        (rlx.array([1.0], device="cpu"), "view", "x.reshape(shape)"),
+        (rlx.devices()[-1], "total_memory", "device.memory_bytes"),
         (rlx.ones(3), "numpy", "np.asarray(x)"),
         (rlx.ones(3), "softmax", "rlx.softmax(x)"),
         (rlx.Graph().input("x", (2,)), "add_", "arrays never change"),
