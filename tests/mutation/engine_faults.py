@@ -98,7 +98,7 @@ ENGINE_FAULTS = (
     _engine("q4_k: the upper bits of scales from the wrong place", "packed/decode.py",
             "k.lanes(I32, [0, 2, 0, 2])", "k.lanes(I32, [0, 4, 0, 4])", "dequantize", "packed_matmul",
             only=("q4_k", "q5_k")),
-    _engine("q4_k: minimums added", "packed/decode.py", "[1.0] * count + [-1.0] * count", "[1.0] * 2 * count",
+    _engine("q4_k: minimums added", "packed/decode.py", "[0] * count + [-(1 << 31)] * count", "[0] * 2 * count",
             "dequantize", "packed_matmul", only=("_k",)),
     _engine("q6_k: two bits too low", "packed/decode.py", 'b.bits("qh", 2, 32, s, n, 4)',
             'b.bits("qh", 2, 32, s, n, 2)', "dequantize", "packed_matmul", only=("q6_k",)),
