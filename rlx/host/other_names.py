@@ -126,8 +126,8 @@ def in_place_of(module: str, name: str) -> str:
 
 
 def _has(peer: str, name: str) -> bool:
-    found = _module(peer)
-    return name in _SCIPY.get(peer, "").split() if found is None else name in dir(found)
+    package = _module(peer)
+    return name in _SCIPY.get(peer, "").split() if package is None else name in dir(package)
 
 
 def _module(name: str) -> ModuleType | None:
