@@ -1,8 +1,8 @@
 """The tiles of x86's matrix unit (AMX) without the unit: its instructions in a kernel's text become functions of LLVM
 IR that do what Intel's manual says of them. Tiles are 16 rows of 64 bytes, which is how all kernels configure them.
 
-Products are added in pairs of sums, of the terms with even and with odd numbers; factors, products and sums below
-2^-126 are 0.
+Products of bf16 are added in pairs of sums, of the terms with even and with odd numbers; factors, products and sums
+below 2^-126 are 0. Products of bytes are exact.
 """
 
 from __future__ import annotations
@@ -16,8 +16,24 @@ from rlx.backends.cpu.compile import KernelSpec, machine_code
 from rlx.backends.cpu.machine import Machine
 from rlx.records import replace
 
-_CALL = re.compile(r"call void @llvm\.x86\.(ldtilecfg|tile\w+|tdpbf16ps)\((.*)\)")
+_CALL = re.compile(r"call void @llvm\.x86\.(ldtilecfg|tile\w+|tdpbf16ps|tdpbssd)\((.*)\)")
 _DECLARED = re.compile(r"declare void @llvm\.x86\.(ldt|tile|tdp)")
+_ROWS = """start: br label %rows
+rows:
+%m = phi i64 [ 0, %start ], [ %m1, %added ]
+%offset = mul i64 %m, 64
+%ca = mul i64 %c, 1024
+%cat = add i64 %ca, %offset
+%to = getelementptr i8, ptr %tiles, i64 %cat
+%aa = mul i64 %a, 1024
+%aat = add i64 %aa, %offset
+"""
+_DONE = """%m1 = add i64 %m, 1
+%again = icmp slt i64 %m1, 16
+br i1 %again, label %rows, label %done
+done: ret void
+}
+"""
 _FUNCTIONS = """
 define internal <16 x float> @normal(<16 x float> %x) noinline #0 {
 %bits = bitcast <16 x float> %x to <16 x i32>
@@ -35,16 +51,7 @@ store <256 x i32> zeroinitializer, ptr %to, align 64
 ret void
 }
 define internal void @tdpbf16ps(ptr %tiles, i64 %c, i64 %a, i64 %b) noinline #0 {
-start: br label %rows
-rows:
-%m = phi i64 [ 0, %start ], [ %m1, %added ]
-%offset = mul i64 %m, 64
-%ca = mul i64 %c, 1024
-%cat = add i64 %ca, %offset
-%to = getelementptr i8, ptr %tiles, i64 %cat
-%aa = mul i64 %a, 1024
-%aat = add i64 %aa, %offset
-br label %words
+ROWSbr label %words
 words:
 %n = phi i64 [ 0, %rows ], [ %n1, %words ]
 %even = phi <16 x float> [ zeroinitializer, %rows ], [ %even1, %words ]
@@ -86,12 +93,40 @@ added:
 %total = fadd <16 x float> %held, %sum
 %kept = call <16 x float> @normal(<16 x float> %total)
 store <16 x float> %kept, ptr %to, align 64
-%m1 = add i64 %m, 1
-%again = icmp slt i64 %m1, 16
-br i1 %again, label %rows, label %done
-done: ret void
-}
-"""
+DONEdefine internal void @tdpbssd(ptr %tiles, i64 %c, i64 %a, i64 %b) noinline #0 {
+ROWS%held = load <16 x i32>, ptr %to, align 64
+br label %bytes
+bytes:
+%n = phi i64 [ 0, %rows ], [ %n1, %bytes ]
+%sum = phi <16 x i32> [ %held, %rows ], [ %sum1, %bytes ]
+%byte = add i64 %aat, %n
+%ap = getelementptr i8, ptr %tiles, i64 %byte
+%x8 = load i8, ptr %ap
+%x = sext i8 %x8 to i32
+%x0 = insertelement <16 x i32> poison, i32 %x, i32 0
+%xs = shufflevector <16 x i32> %x0, <16 x i32> poison, <16 x i32> zeroinitializer
+%word = lshr i64 %n, 2
+%bb = mul i64 %b, 1024
+%bo = mul i64 %word, 64
+%bat = add i64 %bb, %bo
+%bp = getelementptr i8, ptr %tiles, i64 %bat
+%four = load <16 x i32>, ptr %bp, align 64
+%place = and i64 %n, 3
+%above = sub i64 3, %place
+%wide = shl i64 %above, 3
+%left = trunc i64 %wide to i32
+%l0 = insertelement <16 x i32> poison, i32 %left, i32 0
+%ls = shufflevector <16 x i32> %l0, <16 x i32> poison, <16 x i32> zeroinitializer
+%high = shl <16 x i32> %four, %ls
+%y = ashr <16 x i32> %high, splat (i32 24)
+%product = mul <16 x i32> %xs, %y
+%sum1 = add <16 x i32> %sum, %product
+%n1 = add i64 %n, 1
+%more = icmp slt i64 %n1, 64
+br i1 %more, label %bytes, label %added
+added:
+store <16 x i32> %sum1, ptr %to, align 64
+DONE""".replace("ROWS", _ROWS).replace("DONE", _DONE)
 
 _MOVE = """
 define internal void @NAME(ptr %tiles, i64 %t, ptr %base, i64 %apart) noinline #0 {
@@ -148,4 +183,4 @@ def emulated_addresses(specs: Sequence[KernelSpec], machine: Machine) -> list[in
 
 def with_unit(machine: Machine) -> Machine:
     """The machine as if it had the unit."""
-    return replace(machine, features=machine.features | {"amx-tile", "amx-bf16"})
+    return replace(machine, features=machine.features | {"amx-tile", "amx-bf16", "amx-int8"})

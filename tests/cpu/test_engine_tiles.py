@@ -1,4 +1,4 @@
-"""Products by x86's matrix unit (`packed/tiles.py`) where there is none: its instructions are emulated."""
+"""Products by x86's matrix unit (`packed/tiles.py`, `digits.py`) where there is none: its instructions are emulated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from rlx.backends.cpu import choice
 from rlx.backends.cpu.compile import KernelSpec
 from rlx.backends.cpu.machine import Machine, this_machine
+from rlx.backends.cpu.packed.digits import DigitsDotKernel
 from rlx.backends.cpu.packed.tiles import TilesKernel
 from tests.cpu import test_engine_products as products
 from tests.cpu.matrix_unit import emulated_addresses, with_unit
@@ -25,7 +26,7 @@ def unit(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The processor as if it had the unit, which each product of the test must use."""
 
     def compiled(specs: Sequence[KernelSpec], machine: Machine) -> list[int]:
-        assert any(isinstance(s, TilesKernel) for s in specs)
+        assert any(isinstance(s, TilesKernel | DigitsDotKernel) for s in specs)
         return emulated_addresses(specs, machine)
 
     monkeypatch.setattr(products, "addresses", compiled)
@@ -56,3 +57,8 @@ def test_rows_of_a_weight_do_not_depend_on_those_beside_them(name: str, unit: Ma
 @pytest.mark.parametrize("name", ["q4_k", "bf16"])
 def test_rows_of_x_do_not_depend_on_what_stands_in_others(name: str, unit: Machine) -> None:
     products.test_rows_of_x_do_not_depend_on_what_stands_in_others(name, unit)
+
+
+def test_one_row_by_digits(unit: Machine) -> None:
+    """The minimums of a row of x, which is multiplied in integers, reduce the sums that they belong to."""
+    products.test_minimums_beside_elements_of_one_sign("q4_k", unit)

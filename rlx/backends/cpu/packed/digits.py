@@ -82,7 +82,8 @@ class DigitsKernel(Record):
                             k.store(word, k.at(group, t * _TILE + 64 * word_of + 4 * (_DIGITS * s + digit)))
                 for digit in range(_DIGITS):
                     k.store(scale * float(1 << 8 * digit), k.at(group, 2 * _TILE + 4 * (_DIGITS * s + digit)))
-                k.store(run.total, k.at(group, 2 * _TILE + 64 + 4 * _DIGITS * s))
+                # Minimums join the sums of the highest digit, which they reduce: apart, both would grow.
+                k.store(run.total, k.at(group, 2 * _TILE + 64 + 4 * (_DIGITS * s + _DIGITS - 1)))
             k.store(k.cast("zext", unfit, I32), k.at(flags, item, I32))
         return k.text()
 
