@@ -315,8 +315,8 @@ def _products(parts: Sequence[Params], x: Any) -> list[Any]:
     since several narrow products leave parts of a GPU idle; of few rows, joining would take as long as multiplying."""
     weights: list[Any] = [part.get("weight") for part in parts]
     biases = [part.get("bias") for part in parts]
-    given = [t for t in (x, *weights, *biases) if t is not None]
-    if not all(hasattr(t, "shape") for t in given) or math.prod(x.shape[:-1]) < _MANY_ROWS:  # lists have no shape
+    arrays = [t for t in (x, *weights, *biases) if t is not None]
+    if not all(hasattr(t, "shape") for t in arrays) or math.prod(x.shape[:-1]) < _MANY_ROWS:  # lists have no shape
         return [linear(part, x) for part in parts]
     pairs = list(zip(weights, biases, strict=True))
     kinds = {(np.shape(w)[1:], *(getattr(t, "dtype", None) for t in (w, b))) for w, b in pairs}

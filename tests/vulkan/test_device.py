@@ -157,7 +157,7 @@ def test_a_variable_that_hides_all_drivers_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(DeviceUnavailable, match=r"VK_ICD_FILENAMES=/none\.json in the environment names the only ones"):
         api.check(-9, "vkCreateInstance")
     monkeypatch.setenv("VK_LOADER_DRIVERS_DISABLE", "*")
-    for result in (-9, -3):  # of the loader, and of devices where each driver was left out
+    for result in (-9, -3):  # The loader's, and that of devices where each driver was left out.
         with pytest.raises(DeviceUnavailable, match=r"VK_LOADER_DRIVERS_DISABLE=\* in the environment names ones that"):
             api.check(result, "vkCreateInstance")
 
