@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlx.driver.registry import find_device
 from rlx.dtypes import DTypeLike, f32
-from rlx.errors import DTypeError, FileMissing, ModelFormatError, ShapeError
+from rlx.errors import DTypeError, FileMissing, ModelFormatError, RlxError, ShapeError
 from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
@@ -70,7 +71,8 @@ def load(
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
     `activations` the tensors between layers, `cache` the keys and values (by default as the activations; "q8_0" takes
     8.5 bits for each). Halves are faster on devices with matrix units, with the precision of 8 bits (bf16) or 11 bits
-    (f16). `threads` limits the CPU's, and `engine` chooses its kernels, both as in `Session`.
+    (f16). `threads` limits the CPU's, and `engine` chooses its kernels, both as in `Session`; beside `layers_on` the
+    engine is that of the CPU's layers.
     `layers_on="cuda:0=20,cpu"`, or a dict of numbers, spreads a language model's layers over devices, in their order,
     in place of `device`; one without a number takes as many as fit there, the last the rest. Caches are where their
     layers are. `prefill_chunk` is how many tokens of a prompt one run takes at most, from 16 on: 512, or 2,048 on a GPU
@@ -93,6 +95,10 @@ def load(
     def opened(name: str) -> Session:
         return Session(name, precision=precision, threads=threads, engine=engine)
 
+    def opened_part(name: str) -> Session:
+        of_cpu = find_device(name).kind == "cpu"
+        return Session(name, precision=precision, threads=threads, engine=engine if of_cpu else None)
+
     def ranks() -> Meeting | None:
         if tensor_parallel is None:
             if sums is not None:
@@ -112,7 +118,10 @@ def load(
             return opened(device), ()
         if device != "auto":
             raise DTypeError(f"load: device={device!r:.40} beside layers_on, which names the devices; give one of them")
-        split = [(opened(name), count) for name, count in shares_of(layers_on)]
+        split = [(opened_part(name), count) for name, count in shares_of(layers_on)]
+        if engine is not None and all(session.info.kind != "cpu" for session, _ in split):
+            raise RlxError(f"load: engine={engine!r} chooses the kernels of the CPU, which layers_on leaves no layer; "
+                           "leave it out")  # fmt: skip
         if len({session.device for session, _ in split}) < len(split):
             raise ShapeError(f"layers_on {layers_on!r:.80}: two of these are one device; expected each once")
         return split[0][0], split

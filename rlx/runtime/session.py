@@ -37,7 +37,7 @@ class Session:
     nodes that the device has no kernel for: "host" runs them with NumPy and `report()` lists them, "error" refuses to
     compile. `threads` limits the CPU's threads. `engine` chooses on the CPU between NumPy's kernels ("numpy") and the
     compiled ones, with NumPy's where there are none ("compiled"); None is what the environment's RLX_CPU says, or the
-    default of `rlx.backends.cpu.choice`. `timings` measures each step of each run, for
+    default of `rlx.backends.cpu.choice`. A GPU takes no `engine`. `timings` measures each step of each run, for
     `CompiledGraph.timings()`.
 
     `memory_limit` is how many bytes of the device the session's programs may take together, with their weights and
@@ -53,7 +53,8 @@ class Session:
     as that of a mesh's first rank. None takes those of the tables that `rlx tune` keeps and that rlx ships, as they are
     when the session is made. A program keeps the choices that it was compiled with.
 
-    Raises: DeviceUnavailable with the reason; UnsupportedOp for a stream on another device than CUDA.
+    Raises: DeviceUnavailable with the reason; RlxError for a setting out of range and an `engine` on a GPU;
+    UnsupportedOp for a stream on another device than CUDA.
     """
 
     @keywords
@@ -89,6 +90,11 @@ class Session:
         if engine not in (None, "numpy", "compiled"):
             raise RlxError(f'engine {engine!r} is neither "numpy" nor "compiled"')
         self.device = open_device(device)
+        if engine is not None and self.device.info.kind != "cpu":
+            raise RlxError(
+                f'engine={engine!r} chooses the kernels of the CPU, and the session is on {self.device.info.id}; leave '
+                'it out, or give device="cpu"'
+            )
         self.room = Room(self.device, memory_limit)
         self.fallback = fallback
         self.stream = None if stream is None else stream_address(stream, self.device)

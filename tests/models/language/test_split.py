@@ -110,6 +110,17 @@ def test_a_device_beside_layers_on_is_refused(folder: Path) -> None:
         load(folder, "cpu", layers_on="cpu")
 
 
+@pytest.mark.vulkan
+def test_an_engine_is_of_the_cpus_layers(folder: Path) -> None:
+    with load(folder, layers_on="cpu=1,vulkan", engine="numpy", context=40) as model:
+        assert [part.session.options.engine for part in model.decoder.stages] == ["numpy", None]
+    with pytest.raises(RlxError, match="layers_on leaves no layer"):
+        load(folder, layers_on="vulkan", engine="numpy")
+    for opens in (lambda: load(folder, "vulkan", engine="numpy"), lambda: Session("vulkan", engine="compiled")):
+        with pytest.raises(RlxError, match="chooses the kernels of the CPU, and the session is on vulkan:0"):
+            opens()
+
+
 def test_as_many_layers_as_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices of which the first has room for the embeddings and a layer, then for none."""
     from rlx.backends.cpu.device import CpuDevice
