@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -248,9 +247,8 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     def fails() -> Any:
         raise ValueError("bad data")
 
-    mesh, begin = threads(2), time.monotonic()
+    mesh = threads(2)
     assert str(_apart(mesh, _program(2.0), fails)) == "bad data"
-    assert time.monotonic() - begin < 20
     seen: list[str] = []
 
     def notes() -> Any:
@@ -302,10 +300,9 @@ def _until(over: threading.Event) -> None:
 
 def test_a_rank_that_has_returned_is_not_waited_for() -> None:
     """As one of MPI that has ended; what it gave before counts."""
-    mesh, begin = threads(3), time.monotonic()
+    mesh = threads(3)
     error = _apart(mesh, _program(2.0), lambda: None, _program(2.0))
     assert isinstance(error, RankLost) and str(error).startswith("rank 1 ended before all_reduce of f32[3]")
-    assert time.monotonic() - begin < 60
     assert len(mesh.run(_program(2.0))) == 3
 
 
