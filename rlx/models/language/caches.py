@@ -83,7 +83,8 @@ class Caches:
         `distances`."""
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
-            return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
+            lost = self.distances(slopes, self.size.context, scale if rounded else None)
+            return self._seeing(q, keys, values, window, scale, softcap, lost)
         self._write(index, k, v, window)
         return self.read(index, q, window, scale, softcap)
 
@@ -175,11 +176,11 @@ class Caches:
 
     def _seeing(
         self, q: Tensor, keys: Tensor, values: Tensor, window: int | None, scale: float, softcap: float | None,
-        slopes: tuple[float, ...] = (), rounded: bool = False,
+        mask: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
-        if slopes:
-            attrs["mask"] = self.distances(slopes, self.size.context, scale if rounded else None)
+        if mask is not None:
+            attrs["mask"] = mask
         return turned(ops.attention(turned(ops.cast(q, keys.dtype)), turned(keys), turned(values), **attrs))
 
     def distances(self, slopes: tuple[float, ...], rows: int, rounded: float | None = None) -> Tensor:
@@ -199,16 +200,19 @@ class Caches:
             self._behind = ops.cast(numbers - (step + first), f32)
         return self._behind * self.g.constant(np.asarray(slopes, np.float32).reshape(1, -1, 1, 1))
 
-    def latent(self, index: int, q: Tensor, row: Tensor, scale: float) -> Tensor:
+    def latent(self, index: int, q: Tensor, row: Tensor, scale: float, chosen: Tensor | None = None) -> Tensor:
         """Attention of a layer where one `row` per token, (batch, chunk, 1, size), is key and value of all heads:
-        (batch, chunk, heads, size). The caches hold only these rows."""
-        name = f"keys.{index}"
+        (batch, chunk, heads, size). The caches hold only these rows. `chosen`, bool (batch, 1, chunk, rows), says
+        which of them a query attends to; None for all before it."""
+        keys = self.kept(f"keys.{index}", row)
+        return self._seeing(q, keys, keys, None, scale, None, chosen)
+
+    def kept(self, name: str, row: Tensor) -> Tensor:
+        """All rows of each sequence, (batch, rows, 1, size), after one `row` per token is written into a state."""
         if not self.packed:
-            (keys,) = self._rows_of([(name, ops.cast(row, self.size.cache))], None)
-        else:
-            codes, scales = self._rows_of(list(zip((name, f"{name}.scales"), ops.q8_0_blocks(row), strict=True)), None)
-            keys = ops.cast(ops.q8_0_numbers(codes, scales), self.size.activations)
-        return self._seeing(q, keys, keys, None, scale, None)
+            return self._rows_of([(name, ops.cast(row, self.size.cache))], None)[0]
+        codes, scales = self._rows_of(list(zip((name, f"{name}.scales"), ops.q8_0_blocks(row), strict=True)), None)
+        return ops.cast(ops.q8_0_numbers(codes, scales), self.size.activations)
 
     def keys_and_values(self, index: int, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
         """A layer's keys and values from its caches, after this run's k and v are written: (batch, rows, kv_heads,
@@ -381,10 +385,15 @@ def cache_bytes(
     if a is None:
         return (0,) * config.layers
 
+    indexer = a.latent.indexer if a.latent else None
+
     def one(index: int) -> int:
         if config.mixers[index] not in ("attention", "latent", "hybrid") or a.source(index) != index:
             return 0
         rows, own = pages * ROWS or ring_rows(a.windows[index], context, longest), a.of(index)
-        return dtype.nbytes((1 if a.latent else 2, rows, own.kv_heads, own.head_size))
+        result = dtype.nbytes((1 if a.latent else 2, rows, own.kv_heads, own.head_size))
+        if indexer is not None and context > indexer.kept and indexer.sources[index] == index:
+            result += dtype.nbytes((rows, indexer.size))
+        return result
 
     return tuple(map(one, range(config.layers)))

@@ -34,6 +34,7 @@ _MODULES = {
     "cohere": "cohere cohere2 cohere2_moe",
     "granite": "granite granitemoe granitemoeshared hyperclovax granite_swa granitemoe_swa granitemoehybrid",
     "glm": "glm glm4 glm4_moe sarvam_moe glm4_moe_lite",
+    "sparse": "deepseek_v32 glm_moe_dsa",
     "deepseek": "deepseek_v2 deepseek_v3 sarvam_mla axk1 dots1",
     "kimi": "kimi_linear",
     "lfm2": "lfm2 lfm2_moe",
@@ -74,7 +75,6 @@ ARCHITECTURES = _Architectures()
 OTHERS = ("bert", "whisper")  # models that rlx reads but that are not language models
 # For families without code in rlx: the nearest architecture that it has, and what that lacks.
 MISSING = {
-    "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
     "doge": ("llama", "masks that it computes"),
     "jetmoe": ("mixtral", "attention with experts"),
     "xglm": ("opt", "positions of sines"),
