@@ -193,7 +193,7 @@ class Caches:
             places = np.arange(rows).astype(bf16.np).astype(np.float32)
             gain = (steps.reshape(-1, 1, 1) * places).astype(bf16.np).astype(np.float32)
             return self.g.constant(gain * np.float32(rounded))
-        if self._behind is None:
+        if self._behind is None or not self.size.context:  # layers without caches may be in bodies of their own
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
             numbers = self.g.constant(np.arange(rows, dtype=np.int32))
             first = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) if self.size.context else 0
@@ -321,7 +321,7 @@ class Caches:
     def in_sight(self, window: int | None, rows: int) -> Tensor:
         """Which rows of a cache each query sees: bool (batch, 1, chunk, rows)."""
         key = (self._context if window is None else window, rows)
-        if key not in self._masks:
+        if key not in self._masks or not self.size.context:  # as in `distances`
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
             positions = self._positions(rows)
             behind = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + step - positions

@@ -148,6 +148,13 @@ def test_several_texts_of_a_row_choose_their_own_tokens(tmp_path: Path) -> None:
     assert error(row, apart) <= LIMIT
 
 
+@pytest.mark.parametrize("case", ["gpt_oss-0", "bloom-0", "deepseek_v32-0"])
+def test_masks_of_layers_that_are_computed_again(case: str, tmp_path: Path) -> None:
+    folder, ids = folder_of(case, tmp_path), np.asarray(IDS_ASKED, np.int32)[None]
+    once, again = (trainable(folder, checkpoint=c) for c in (False, True))
+    assert np.array_equal(once[0](once[1], ids), again[0](again[1], ids))
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
