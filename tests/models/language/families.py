@@ -804,7 +804,8 @@ false, which rlx refuses; with Nemotron-H's it passes over `time_step_min` in st
 in whole texts. llama.cpp leaves the windows of Phi-3 out, computes Phi-3.5-MoE otherwise, and in Gemma 3n divides the
 squares of n gates by n - 1 for their deviation, which shows where tiny folders have few. In Kimi Linear it takes
 `rms_norm_eps` for the norms of latents and of keys too, where the class takes 1e-6; and as many heads of delta
-attention as of the other.
+attention as of the other. The indexers of DeepSeek-V3.2 and GLM-5 compute scores in f32, as the classes do, where the
+published code has them in FP8; of equal scores the earlier token is taken, which torch leaves open.
 
 | `model_type` | folders | NMSE | served in | GGUF | llama.cpp |
 |---|---|---|---|---|---|

@@ -32,8 +32,9 @@ def _sparse(f: Fields, architecture: str, interleaved: bool, sources: tuple[int,
     f.count("q_lora_rank", MOST_WIDTH)  # the indexer reads the queries' latents
     a = latent_attention(f, len(sources), True)
     assert a.latent is not None
+    heads, kept = f.count("index_n_heads", MOST_HEADS), f.count("index_topk", MOST_POSITIONS)
     size = f.count("index_head_dim", MOST_WIDTH, least=a.latent.turned)
-    own = Indexer(f.count("index_n_heads", MOST_HEADS), size, f.count("index_topk", MOST_POSITIONS), interleaved, sources)
+    own = Indexer(heads, size, kept, interleaved, sources)
     a = replace(a, latent=replace(a.latent, indexer=own))
     return latent_and_experts(f, architecture, a, experts=experts, dense=dense_layers(f, lambda i: i in first))
 
