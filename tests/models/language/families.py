@@ -695,7 +695,7 @@ def freeze() -> int:
                 with wholly_float64() if kind in DELTA else contextlib.nullcontext():
                     logits = judge(Path(base), kind)(ids).logits[0].numpy()
                 single = error(judge(Path(base), kind).float()(ids).logits[0, -1, :16].numpy(), logits[-1, :16])
-                if 4 * single > LIMIT:
+                if kind in DELTA or 4 * single > LIMIT:
                     single = max(single, *(nearby_error(Path(base), kind, ids, seed) for seed in range(8)))
                 own = {} if kind in FAMILIES else {"config": written(Path(base), kind, settings)}
             made[f"{kind}-{i}"] = {
