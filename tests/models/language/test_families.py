@@ -297,6 +297,14 @@ def test_random_folders_beside_transformers(kind: str, tmp_path: Path) -> None:
     assert error(got, want) <= LIMIT and (got.argmax(1) == want.argmax(1)).all()
 
 
+@pytest.mark.parametrize("case", ["gpt_neox-0", "bamba-0"])
+def test_tables_of_ropes_that_are_no_head_s(case: str, tmp_path: Path) -> None:
+    """Their classes make the tables alone by `head_dim`."""
+    load(folder_of(case, tmp_path, head_dim=8), "cpu", context=32, engine="numpy").close()
+    with pytest.raises(ModelFormatError, match="head_dim is 4, expected None or 8"):
+        load(folder_of(case, tmp_path, head_dim=4), "cpu")
+
+
 def test_an_unknown_family_is_refused_with_the_nearest(tmp_path: Path) -> None:
     for kind, told in (("longcat_flash", "nearest is deepseek_v3, which lacks two blocks of attention"),
                        ("mixtrall", "nearest name is mixtral$")):  # fmt: skip
