@@ -115,6 +115,21 @@ def test_a_weight_that_a_product_reads_twice() -> None:
             np.testing.assert_allclose(made["sum"], x.astype(np.float64) @ given + given, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+def test_programs_share_a_stack_of_weights(repeated: bool) -> None:
+    """One matrix for each head, or one for all; products of few rows and of many read them in other orders."""
+    weights = rlx.Weights(rlx.Session("cpu").device)
+    w = RNG.standard_normal((1 if repeated else 3, 64, 200)).astype(np.float32)
+    for rows in (1, 64, 7):
+        g = rlx.Graph("heads")
+        x = RNG.standard_normal((3, rows, 64)).astype(np.float32)
+        g.output("y", rlx.matmul(g.input("x", x.shape, "f32"), g.param("w", w.shape, "f32")))
+        exe = compiled(g, weights)
+        weights.set("w", w)
+        np.testing.assert_allclose(exe.run({"x": x})["y"], x.astype(np.float64) @ w, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(weights.get("w"), w)
+
+
 def test_programs_share_a_weight() -> None:
     """Of both engines, with tiles of several widths, and through a view of the host."""
     weights = rlx.Weights(rlx.Session("cpu").device)

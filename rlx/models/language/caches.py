@@ -83,7 +83,8 @@ class Caches:
         `distances`."""
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
-            return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
+            lost = self.distances(slopes, self.size.context, scale if rounded else None)
+            return self._seeing(q, keys, values, window, scale, softcap, lost)
         self._write(index, k, v, window)
         return self.read(index, q, window, scale, softcap)
 
@@ -175,11 +176,11 @@ class Caches:
 
     def _seeing(
         self, q: Tensor, keys: Tensor, values: Tensor, window: int | None, scale: float, softcap: float | None,
-        slopes: tuple[float, ...] = (), rounded: bool = False,
+        mask: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
-        if slopes:
-            attrs["mask"] = self.distances(slopes, self.size.context, scale if rounded else None)
+        if mask is not None:
+            attrs["mask"] = mask
         return turned(ops.attention(turned(ops.cast(q, keys.dtype)), turned(keys), turned(values), **attrs))
 
     def distances(self, slopes: tuple[float, ...], rows: int, rounded: float | None = None) -> Tensor:
@@ -192,23 +193,26 @@ class Caches:
             places = np.arange(rows).astype(bf16.np).astype(np.float32)
             gain = (steps.reshape(-1, 1, 1) * places).astype(bf16.np).astype(np.float32)
             return self.g.constant(gain * np.float32(rounded))
-        if self._behind is None:
+        if self._behind is None or not self.size.context:  # layers without caches may be in bodies of their own
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
             numbers = self.g.constant(np.arange(rows, dtype=np.int32))
             first = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) if self.size.context else 0
             self._behind = ops.cast(numbers - (step + first), f32)
         return self._behind * self.g.constant(np.asarray(slopes, np.float32).reshape(1, -1, 1, 1))
 
-    def latent(self, index: int, q: Tensor, row: Tensor, scale: float) -> Tensor:
+    def latent(self, index: int, q: Tensor, row: Tensor, scale: float, chosen: Tensor | None = None) -> Tensor:
         """Attention of a layer where one `row` per token, (batch, chunk, 1, size), is key and value of all heads:
-        (batch, chunk, heads, size). The caches hold only these rows."""
-        name = f"keys.{index}"
+        (batch, chunk, heads, size). The caches hold only these rows. `chosen`, bool (batch, 1, chunk, rows), says
+        which of them a query attends to; None for all before it."""
+        keys = self.kept(f"keys.{index}", row)
+        return self._seeing(q, keys, keys, None, scale, None, chosen)
+
+    def kept(self, name: str, row: Tensor) -> Tensor:
+        """All rows of each sequence, (batch, rows, 1, size), after one `row` per token is written into a state."""
         if not self.packed:
-            (keys,) = self._rows_of([(name, ops.cast(row, self.size.cache))], None)
-        else:
-            codes, scales = self._rows_of(list(zip((name, f"{name}.scales"), ops.q8_0_blocks(row), strict=True)), None)
-            keys = ops.cast(ops.q8_0_numbers(codes, scales), self.size.activations)
-        return self._seeing(q, keys, keys, None, scale, None)
+            return self._rows_of([(name, ops.cast(row, self.size.cache))], None)[0]
+        codes, scales = self._rows_of(list(zip((name, f"{name}.scales"), ops.q8_0_blocks(row), strict=True)), None)
+        return ops.cast(ops.q8_0_numbers(codes, scales), self.size.activations)
 
     def keys_and_values(self, index: int, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
         """A layer's keys and values from its caches, after this run's k and v are written: (batch, rows, kv_heads,
@@ -317,7 +321,7 @@ class Caches:
     def in_sight(self, window: int | None, rows: int) -> Tensor:
         """Which rows of a cache each query sees: bool (batch, 1, chunk, rows)."""
         key = (self._context if window is None else window, rows)
-        if key not in self._masks:
+        if key not in self._masks or not self.size.context:  # as in `distances`
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
             positions = self._positions(rows)
             behind = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + step - positions
@@ -381,10 +385,15 @@ def cache_bytes(
     if a is None:
         return (0,) * config.layers
 
+    indexer = a.latent.indexer if a.latent else None
+
     def one(index: int) -> int:
         if config.mixers[index] not in ("attention", "latent", "hybrid") or a.source(index) != index:
             return 0
         rows, own = pages * ROWS or ring_rows(a.windows[index], context, longest), a.of(index)
-        return dtype.nbytes((1 if a.latent else 2, rows, own.kv_heads, own.head_size))
+        result = dtype.nbytes((1 if a.latent else 2, rows, own.kv_heads, own.head_size))
+        if indexer is not None and context > indexer.kept and indexer.sources[index] == index:
+            result += dtype.nbytes((rows, indexer.size))
+        return result
 
     return tuple(map(one, range(config.layers)))

@@ -39,11 +39,29 @@ class Rope(Record):
     interleaved: bool = False
 
 
+class Indexer(Record):
+    """What chooses the tokens that a query attends to (DeepSeek-V3.2, 2025): the `kept` of the greatest scores, a
+    weighted sum over `heads` of the positive products with one key of `size` numbers per token. Of equal scores the
+    earlier token is taken. `interleaved` is that of its ropes; `sources` says of each layer whose choice it follows:
+    its own, or that of an earlier layer."""
+
+    heads: int
+    size: int
+    kept: int
+    interleaved: bool
+    sources: tuple[int, ...]
+
+    @property
+    def lent(self) -> frozenset[int]:
+        """The layers whose choice others follow."""
+        return frozenset(source for index, source in enumerate(self.sources) if source != index)
+
+
 class Latent(Record):
     """Multi-head latent attention (DeepSeek-V2, 2024): the keys and values of all heads are computed from one latent of
     `rank` numbers per token. A head's key is `plain` numbers without RoPE, followed by `turned` numbers with RoPE that
     all heads share; its value has `value` numbers. Queries are computed from a latent of `q_rank` numbers, or directly
-    if that is 0. `eps` is that of the norms of both latents."""
+    if that is 0. `eps` is that of the norms of both latents; with an `indexer` attention is sparse."""
 
     rank: int
     turned: int
@@ -51,6 +69,7 @@ class Latent(Record):
     value: int
     q_rank: int = 0
     eps: float = 1e-6
+    indexer: Indexer | None = None
 
 
 class Attention(Record):

@@ -18,6 +18,7 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
     a, name, lead = b.config.attention, f"layers.{index}.self_attn", (b.size.batch, b.size.chunk)
     assert a is not None and a.latent is not None
     m = a.latent
+    low = x
     if m.q_rank:
         low = b.norm(b.linear(x, f"{name}.q_a_proj", m.q_rank, a.qkv_bias), f"{name}.q_a_layernorm", eps=m.eps)
         q = b.linear(low, f"{name}.q_b_proj", a.heads * (m.plain + m.turned))
@@ -35,11 +36,16 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
     met = _in_rows(b, ops.matmul(plain, ops.cast(keys, b.wide)))
     q = ops.concat([met, ops.cast(own, b.wide)], axis=3)
     row = ops.concat([ops.cast(c, b.wide), ops.cast(k, b.wide)], axis=3)
+    seen = None
+    if m.indexer is not None:
+        from rlx.models.language.indexer import chosen  # most models have none
+
+        seen = chosen(b, x, low, a, m.indexer, index)
     if b.size.context:
-        mixed = b.caches.latent(index, q, row, a.scale)
+        mixed = b.caches.latent(index, q, row, a.scale, seen)
     else:
-        mixed = turned(ops.attention(turned(q), turned(row), turned(row), b.related, scale=a.scale,
-                                     causal=b.size.chunk > 1))  # fmt: skip
+        mixed = turned(ops.attention(turned(q), turned(row), turned(row), b.related if seen is None else seen,
+                                     scale=a.scale, causal=b.size.chunk > 1))  # fmt: skip
     taken = ops.matmul(_by_heads(b, mixed[:, :, :, : m.rank]), ops.cast(values, b.wide), transpose_b=True)
     taken = ops.reshape(_in_rows(b, taken), (b.rows, a.heads * m.value))
     return b.linear(ops.cast(taken, b.size.activations), f"{name}.o_proj", b.config.width, a.out_bias)

@@ -503,7 +503,9 @@ def _cache_dtype(dtype: DTypeLike, config: LanguageConfig, where: str) -> DType:
         raise DTypeError(f"cache {dtype}: expected one of {', '.join(FLOATS)}, q8_0")
     if a is None:
         raise DTypeError(f"cache {dtype}: {where} is recurrent, without keys and values; leave it out")
-    odd = [size for size in (a.of(i).head_size for i in range(config.layers)) if size % 32]
+    sizes = [a.of(i).head_size for i in range(config.layers)]
+    sizes += [a.latent.indexer.size] if a.latent is not None and a.latent.indexer is not None else []
+    odd = [size for size in sizes if size % 32]
     if kind.is_packed and odd:
         raise DTypeError(f"cache q8_0: the heads of {where} have {odd[0]} elements, which are no blocks of 32; "
                          "keep its keys and values in bf16 or f16")  # fmt: skip

@@ -165,13 +165,20 @@ def check_room(
 
 
 def check_lent(config: LanguageConfig, where: str, parts: Sequence[range]) -> None:
-    """Checks that no layer attends to keys and values of a layer on another device. Raises: ShapeError."""
+    """Checks that no layer attends to keys and values of a layer on another device, or follows the choice of such a
+    layer. Raises: ShapeError."""
     a = config.attention
+    indexer = a.latent.indexer if a is not None and a.latent is not None else None
     for index, own in ((index, layers) for layers in parts for index in layers):
         if a is not None and a.source(index) not in own:
             raise ShapeError(
                 f"layers_on: layer {index} of {where} attends to the keys of layer {a.source(index)}, which is on "
                 f"another device; let one device have all layers from {min(a.lent)} on"
+            )
+        if indexer is not None and indexer.sources[index] not in own:
+            raise ShapeError(
+                f"layers_on: layer {index} of {where} attends to the tokens that layer {indexer.sources[index]} "
+                "chooses, which is on another device; let one device have both"
             )
 
 

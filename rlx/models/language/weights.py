@@ -422,6 +422,9 @@ class ModelWeights:
             return ""
         if part.startswith(_KEYS) and a.source(layer) != layer:
             return "their layers attend to the keys and values of earlier ones"
+        indexer = a.latent.indexer if a.latent is not None else None
+        if indexer is not None and part.startswith("self_attn.indexer.") and indexer.sources[layer] != layer:
+            return "their layers attend to the tokens that earlier ones choose"
         unscaled = c.streams is not None and not c.streams.scaled and part == "altup.correct_output_scale"
         return "altup_correct_scale is false" if unscaled else ""
 

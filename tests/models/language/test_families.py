@@ -89,7 +89,8 @@ def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
 
 # One of each block that a step or a row of a batch computes otherwise than a run over the whole text.
 BLOCKS = {
-    "deepseek_v3-0": "latent attention", "bloom-0": "ALiBi", "falcon-1": "ALiBi, rounded",
+    "deepseek_v3-0": "latent attention", "deepseek_v32-0": "tokens that an indexer chooses",
+    "glm_moe_dsa-1": "tokens that earlier layers chose", "bloom-0": "ALiBi", "falcon-1": "ALiBi, rounded",
     "ministral3-0": "queries by position", "hunyuan_v1_dense-0": "norms behind ropes",
     "falcon_h1-0": "both side by side", "minimax-0": "lightning attention", "nemotron_h-0": "layers of one block",
     "olmo_hybrid-0": "norms by layer", "kimi_linear-1": "Kimi's delta attention",
@@ -120,6 +121,72 @@ def test_caches_of_latent_attention_hold_one_row_a_token(tmp_path: Path) -> None
     with load(tmp_path, "cpu", context=64, engine="numpy", cache="bf16") as model:
         assert model.decoder.cache_bytes == 3 * 64 * (16 + 8) * 2
         assert len(list(model.tokens(IDS_ASKED[:9], 8))) == len(want)
+
+
+def test_tokens_that_an_indexer_chooses(tmp_path: Path) -> None:
+    """They change the logits; a context that it keeps whole needs no keys of its own."""
+    folder = folder_of("deepseek_v32-0", tmp_path)
+    ids, keys = IDS_ASKED[:20], 3 * (16 + 8) * 4  # the bytes of latents that a token has
+    made = {}
+    for kept, context, own in ((7, 64, 3 * 12 * 4), (64, 64, 0), (7, 7, 0), (7, 8, 3 * 12 * 4)):
+        folder_of("deepseek_v32-0", tmp_path, index_topk=kept)
+        with load(folder, "cpu", context=context, engine="numpy") as model:
+            assert model.decoder.cache_bytes == context * (keys + own)
+            made[kept, context] = model.logits(ids[: min(context, 20)])
+    assert error(made[7, 64][:7], made[64, 64][:7]) <= LIMIT < 1e-3 < error(made[7, 64], made[64, 64])
+    assert error(made[7, 7], made[64, 64][:7]) <= LIMIT and error(made[7, 8], made[7, 64][:8]) <= LIMIT
+    with load(folder_of("deepseek_v32-0", tmp_path), "cpu", context=64, engine="numpy", cache="bf16") as model:
+        assert model.decoder.cache_bytes == 64 * (keys + 3 * 12 * 4) // 2
+        assert error(model.logits(ids), made[7, 64]) < 0.1
+
+
+def test_several_texts_of_a_row_choose_their_own_tokens(tmp_path: Path) -> None:
+    function, weights = trainable(folder_of("glm_moe_dsa-1", tmp_path), checkpoint=True)
+    ids = np.asarray(IDS_ASKED, np.int32)
+    row = function(weights, ids[None], None, np.repeat(np.arange(2, dtype=np.int32), [13, 20])[None])[0]
+    apart = np.concatenate([function(weights, part[None])[0] for part in (ids[:13], ids[13:])])
+    assert error(row, apart) <= LIMIT
+
+
+@pytest.mark.parametrize("case", ["gpt_oss-0", "bloom-0", "deepseek_v32-0"])
+def test_masks_of_layers_that_are_computed_again(case: str, tmp_path: Path) -> None:
+    folder, ids = folder_of(case, tmp_path), np.asarray(IDS_ASKED, np.int32)[None]
+    once, again = (trainable(folder, checkpoint=c) for c in (False, True))
+    assert np.array_equal(once[0](once[1], ids), again[0](again[1], ids))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"indexer_types": ["shared", "full", "full"]}, "indexer_types is .*words, full or shared, of which the first"),
+        ({"indexer_types": None, "index_topk_pattern": "FS"}, "index_topk_pattern is 'FS', expected a list of 4 words"),
+        ({"q_lora_rank": None}, "q_lora_rank"),
+        ({"index_head_dim": 6}, "index_head_dim is 6, expected an integer from 8"),
+    ],
+)
+def test_settings_of_indexers_that_are_refused(changed: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=told):
+        load(folder_of("glm_moe_dsa-1", tmp_path, **changed), "cpu")
+
+
+def test_layers_that_follow_the_choice_of_earlier_ones(tmp_path: Path) -> None:
+    """By a pattern of letters too; their indexers in a file are named as unused; one device has both layers."""
+    folder = folder_of("glm_moe_dsa-1", tmp_path, indexer_types=None, index_topk_pattern="FSFS")
+    with load(folder, "cpu", context=64, engine="numpy") as model:
+        want = model.logits(IDS_ASKED)
+    assert error(want[-1, :16], np.asarray(CASES["glm_moe_dsa-1"]["logits"])) <= LIMIT
+    first, second = (Session("cpu", engine="numpy") for _ in range(2))
+    for count, told in ((1, "layer 1 of .* attends to the tokens that layer 0 chooses"), (2, None)):
+        with (
+            pytest.raises(ShapeError, match=told) if told else contextlib.nullcontext(),
+            load_folder(ModelFolder(folder), first, context=64, split=[(first, count), (second, None)]) as model,
+        ):
+            assert error(model.logits(IDS_ASKED), want) <= LIMIT
+    held = {name: np.array(array) for name, array in safetensors.load(folder).items()}
+    name = "model.layers.{}.self_attn.indexer.wk.weight"
+    safetensors.save(folder / "model.safetensors", {**held, name.format(1): held[name.format(0)]})
+    with pytest.warns(ModelWarning, match=r"indexer.wk.weight, are left aside: their layers attend to the tokens that"):
+        load(folder, "cpu", context=64, engine="numpy").close()
 
 
 @pytest.mark.late
@@ -230,8 +297,16 @@ def test_random_folders_beside_transformers(kind: str, tmp_path: Path) -> None:
     assert error(got, want) <= LIMIT and (got.argmax(1) == want.argmax(1)).all()
 
 
+@pytest.mark.parametrize("case", ["gpt_neox-0", "bamba-0"])
+def test_tables_of_ropes_that_are_no_head_s(case: str, tmp_path: Path) -> None:
+    """Their classes make the tables alone by `head_dim`."""
+    load(folder_of(case, tmp_path, head_dim=8), "cpu", context=32, engine="numpy").close()
+    with pytest.raises(ModelFormatError, match="head_dim is 4, expected None or 8"):
+        load(folder_of(case, tmp_path, head_dim=4), "cpu")
+
+
 def test_an_unknown_family_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    for kind, told in (("deepseek_v32", "nearest is deepseek_v3, which lacks the indexer"),
+    for kind, told in (("longcat_flash", "nearest is deepseek_v3, which lacks two blocks of attention"),
                        ("mixtrall", "nearest name is mixtral$")):  # fmt: skip
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         with pytest.raises(ModelFormatError, match=f"model_type is '{kind}'; rlx knows .*; the {told}"):

@@ -105,7 +105,7 @@ def bind_matmul(
             return steps + panel_steps(product, weight, as_dtype(b.dtype), ctx, "matmul")
         places = [(address(a), 0, b.reshape(1, k, n), out.reshape(1, -1, n))]
     else:
-        wide_a, wide_b = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+        wide_a, wide_b = (_spread(x, (*batch, *x.shape[-2:])) for x in (a, b))
         rows = (np.arange(m) * a.strides[-2])[:, None]
         outer = batch[:-1]
         if math.prod(outer) > 64:
@@ -178,6 +178,11 @@ def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     result = ctx.borrow(a.nbytes).view(a.dtype).reshape(m, k)
     steps.append(transpose_step(a, result, ctx, k, m, a.strides[1], result.strides[0], 1, (1, 0, 0), (0, 0)))
     return result
+
+
+def _spread(x: Array, shape: tuple[int, ...]) -> Array:
+    """x repeated over the batch. NumPy's own view could not be written, and a packed weight is restored through it."""
+    return np.lib.stride_tricks.as_strided(x, shape, np.broadcast_to(x, shape).strides)
 
 
 def _by_rows(a: Array, b: Array, out: Array) -> bool:

@@ -34,6 +34,7 @@ _MODULES = {
     "cohere": "cohere cohere2 cohere2_moe",
     "granite": "granite granitemoe granitemoeshared hyperclovax granite_swa granitemoe_swa granitemoehybrid",
     "glm": "glm glm4 glm4_moe sarvam_moe glm4_moe_lite",
+    "sparse": "deepseek_v32 glm_moe_dsa",
     "deepseek": "deepseek_v2 deepseek_v3 sarvam_mla axk1 dots1",
     "kimi": "kimi_linear",
     "lfm2": "lfm2 lfm2_moe",
@@ -74,7 +75,6 @@ ARCHITECTURES = _Architectures()
 OTHERS = ("bert", "whisper")  # models that rlx reads but that are not language models
 # For families without code in rlx: the nearest architecture that it has, and what that lacks.
 MISSING = {
-    "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
     "doge": ("llama", "masks that it computes"),
     "jetmoe": ("mixtral", "attention with experts"),
     "xglm": ("opt", "positions of sines"),
@@ -84,6 +84,28 @@ MISSING = {
     "diffllama": ("llama", "differential attention"),
     "rwkv": ("mamba", "RWKV's recurrence"),
     "xlstm": ("mamba", "xLSTM's recurrence"),
+    "axk2": ("deepseek_v32", "norms with gates"),
+    "deepseek_v4": ("deepseek_v32", "compressed keys and hyper-connections"),
+    "hy_v4": ("glm_moe_dsa", "hyper-connections"),
+    "dots3_note_text": ("glm_moe_dsa", "gates of heads, norms of keys with ropes, and scaled latents"),
+    "bailing_hybrid": ("kimi_linear", "forget gates of full rank, with a lower bound"),
+    "minimax_m3_vl_text": ("minimax_m2", "sparse attention by blocks"),
+    "mimo_v2_flash": ("gpt_oss", "values of another width than keys, and their factor"),
+    "laguna": ("afmoe", "numbers of heads by layer, and gates by softplus"),
+    "flint": ("qwen3_moe", "attention sinks, and windows with ropes alone"),
+    "dory": ("afmoe", "normalized queries with learned factors, and layers that run in loops"),
+    "lfm3": ("lfm2", "gates of attention's heads"),
+    "qwen4_exp_text": ("qwen3_5_moe_text", "sparse attention by blocks, gated residuals and n-gram embeddings"),
+    "inkling_text": ("mixtral", "learned relative positions, and convolutions in every layer"),
+    "zaya": ("qwen3_moe", "attention in a compressed, convolved space, and routers that are MLPs"),
+    "hrm_text": ("llama", "stacks of layers that run in loops"),
+    "apertus1p5_text": ("apertus", "an output matrix of fewer tokens than the embeddings"),
+    "gpt_neox_japanese": ("gpt_neox", "a bias of the last layer alone"),
+    **dict.fromkeys(
+        "bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart prophetnet trocr".split(),
+        ("opt", "an encoder beside the decoder"),
+    ),
+    "mllama": ("llama", "attention to images"),
 }  # fmt: skip
 
 

@@ -105,6 +105,14 @@ def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> 
     return Attention(heads, kv, size, **settings)
 
 
+def usual_heads(f: Fields) -> Fields:
+    """The settings without `head_dim`, of which some classes make only the tables of ropes. Raises: ModelFormatError
+    where it is not the width of a head."""
+    width, heads = f.count("hidden_size", MOST_WIDTH), f.count("num_attention_heads", MOST_HEADS)
+    f.must_be("head_dim", None, width // heads)
+    return f.but(head_dim=None)
+
+
 def window(f: Fields, name: str = "sliding_window") -> int | None:
     """How many keys before its own a query sees. In config.json the window counts the query's own key too."""
     return f.count(name, MOST_POSITIONS) - 1 if f.has(name) else None

@@ -91,13 +91,15 @@ def latent_attention(f: Fields, layers: int, interleaved: bool) -> Attention:
     )  # fmt: skip
 
 
-def _read(f: Fields, architecture: str, experts: Experts, dense: frozenset[int], interleaved: bool) -> LanguageConfig:
-    layers = f.count("num_hidden_layers", MOST_LAYERS)
+def latent_and_experts(f: Fields, architecture: str, attention: Attention, **changed: Any) -> LanguageConfig:
     mixer: tuple[Mixer, ...] = ("latent",)
-    return llama_like(
-        f, architecture, attention=latent_attention(f, layers, interleaved), mixers=mixer * layers, experts=experts,
-        dense=dense, heads_beyond=True,
-    )  # fmt: skip
+    mixers = mixer * f.count("num_hidden_layers", MOST_LAYERS)
+    return llama_like(f, architecture, attention=attention, mixers=mixers, heads_beyond=True, **changed)
+
+
+def _read(f: Fields, architecture: str, experts: Experts, dense: frozenset[int], interleaved: bool) -> LanguageConfig:
+    attention = latent_attention(f, f.count("num_hidden_layers", MOST_LAYERS), interleaved)
+    return latent_and_experts(f, architecture, attention, experts=experts, dense=dense)
 
 
 def deepseek_v2(f: Fields) -> LanguageConfig:

@@ -15,6 +15,7 @@ from rlx.models.language.architectures.base import (
     experts_in,
     llama_like,
     renamed,
+    usual_heads,
 )
 from rlx.models.language.architectures.deepseek import MTP, SHARED, routed
 from rlx.models.language.architectures.mamba import MOST_STATES, states
@@ -87,7 +88,7 @@ def bamba(f: Fields) -> LanguageConfig:
     recurrence = mamba2_of(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
     return llama_like(
         f, "bamba", mixers=mixers, recurrence=recurrence, mlp_bias=f.flag("mlp_bias", False),
-        attention=attention(f.but(head_dim=None), layers, partial=True, qkv_bias=bias, out_bias=bias),
+        attention=attention(usual_heads(f), layers, partial=True, qkv_bias=bias, out_bias=bias),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from rlx.models.language.architectures.base import (
     fused,
     llama_like,
     renamed,
+    usual_heads,
 )
 from rlx.models.language.config import MOST_LAYERS, Fields, LanguageConfig
 
@@ -21,7 +22,7 @@ def gpt_neox(f: Fields) -> LanguageConfig:
     return llama_like(
         f, "gpt_neox", norm="layer", eps=f.number("layer_norm_eps", 0, 1), gated=False, mlp_bias=True,
         parallel=2 * f.flag("use_parallel_residual", True),
-        attention=attention(f.but(head_dim=None), layers, partial=True, qkv_bias=bias, out_bias=bias),
+        attention=attention(usual_heads(f), layers, partial=True, qkv_bias=bias, out_bias=bias),
     )  # fmt: skip
 
 
