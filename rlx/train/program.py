@@ -101,7 +101,9 @@ class Lined(Graph):
         while frame is not None and frame.f_code.co_filename.startswith(_HERE):
             frame = frame.f_back
         if frame is not None:
-            self.lines |= dict.fromkeys((t.id for t in outputs), f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            self.lines |= dict.fromkeys(
+                (t.id for t in outputs), f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            )
         return outputs
 
 
@@ -133,7 +135,12 @@ def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
         with graph.lines_noted() if isinstance(graph, Lined) else nullcontext():
             result: Any = model.loss(*arguments)
     except KeyError as error:
-        there = [n for part in (model.parameters, model.frozen, model.carried) if part is not None for n in part.names]
+        there = [
+            n
+            for part in (model.parameters, model.frozen, model.carried)
+            if part is not None
+            for n in part.names
+        ]
         raise GraphError(
             f"training: {name} looks up {error.args[0]!r}, which its argument does not have; there are {_some(there)}, "
             "and the batch"
@@ -145,7 +152,9 @@ def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
     elif isinstance(result, tuple) and model.carried is not None and len(result) in (2, 3):
         value, carried, others = (*result, {})[:3]
     elif model.carried is not None:
-        raise GraphError(f"training: with state {name} must give (loss, state) or (loss, state, metrics): {result!r}")
+        raise GraphError(
+            f"training: with state {name} must give (loss, state) or (loss, state, metrics): {result!r}"
+        )
     if not isinstance(value, Tensor) or value.shape != ():
         what = f"{value.type}; take its mean, as in rlx.mean(…)" if isinstance(value, Tensor) else repr(value)
         raise ShapeError(
@@ -156,20 +165,29 @@ def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
     if not isinstance(others, dict):
         raise GraphError(f"training: beside its loss {name} gave {others!r}; expected a dict of metrics")
     metrics = {str(n): _metric(value.graph, str(n), m) for n, m in others.items()}
-    return Losses(value, metrics, [] if model.carried is None else _like(model.carried, carried, f"{name}'s state"))
+    return Losses(
+        value, metrics, [] if model.carried is None else _like(model.carried, carried, f"{name}'s state")
+    )
 
 
 def _metric(graph: Graph, name: str, value: Any) -> Tensor:
     scalar = value if isinstance(value, Tensor) else graph.constant(value)
     if scalar.shape != ():
-        raise ShapeError(f"training: metric {name!r} is {scalar.type}; expected one number, such as its rlx.mean")
+        raise ShapeError(
+            f"training: metric {name!r} is {scalar.type}; expected one number, such as its rlx.mean"
+        )
     if name in (LOSS, "step", "seconds", "evaluation"):
         raise GraphError(f"training: a metric cannot be named {name!r}, which the record has already")
     return scalar
 
 
 def _of_parts(
-    model: Model, parameters: list[Tensor], batch: Leaves, inputs: list[Tensor], rest: Rest, states: Any,
+    model: Model,
+    parameters: list[Tensor],
+    batch: Leaves,
+    inputs: list[Tensor],
+    rest: Rest,
+    states: Any,
     unrolled: bool = False,
 ) -> tuple[Losses, list[Tensor]]:
     """The losses and the gradients of a batch, computed part by part. If the optimizer is `scale_loss`, the loss is
@@ -187,7 +205,9 @@ def _of_parts(
         return once(parameters, inputs, rest)
     for name, x in zip(batch.names, inputs, strict=True):
         if not x.shape or x.shape[0] % n:
-            raise ShapeError(f"training: {name} is {x.type}; accumulate={n} takes its first axis in {n} equal parts")
+            raise ShapeError(
+                f"training: {name} is {x.type}; accumulate={n} takes its first axis in {n} equal parts"
+            )
     names: list[str] = []
 
     def part(total: Any, at: Any) -> tuple[Any, Any]:
@@ -208,7 +228,9 @@ def _of_parts(
             start, values = part(start, (numbers[i], [x[i] for x in rows]))
             lists.append(values)
         (sums, carried), columns = start, [ops.stack(column) for column in zip(*lists, strict=True)]
-    elif model.ranks is not None:  # the last part is outside the scan: sums over the ranks overlap its backward pass
+    elif (
+        model.ranks is not None
+    ):  # the last part is outside the scan: sums over the ranks overlap its backward pass
         start, columns = ops.scan(part, start, (numbers[:-1], [x[:-1] for x in rows]))
         (sums, carried), values = part(start, (numbers[n - 1], [x[n - 1] for x in rows]))
         columns = [ops.concat([c, ops.reshape(v, (1,))]) for c, v in zip(columns, values, strict=True)]
@@ -246,7 +268,9 @@ def _like(before: Leaves, tree: Any, what: str) -> list[Tensor]:
     """The leaves of the new value of `what`. Raises: GraphError if its structure, ShapeError if a type has changed."""
     leaves: list[Any] = []
     if flatten(tree, leaves, is_any_array) != before.skeleton:
-        raise GraphError(f"training: {what} is {tree!r}; expected the structure that it had: {_some(before.names)}")
+        raise GraphError(
+            f"training: {what} is {tree!r}; expected the structure that it had: {_some(before.names)}"
+        )
     graph = TRACING.graph if TRACING.body is None else TRACING.body
     assert graph is not None
     tensors = [t if isinstance(t, Tensor) else graph.constant(t) for t in leaves]
@@ -277,11 +301,15 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         states = model.state.tree(state)
         failed = g.state("failed", (), "bool") if model.guarded else None
         anywhere = failed
+        scaled = isinstance(states, optim.Scaled)  # whose optimizer tests the gradients
         result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
         tested = slopes
         if model.ranks is not None:
-            result, anywhere = _of_all(model.ranks, result, failed, weight)
-            slopes, tested = (scattered_means if model.zero else mean_gradients)(model.ranks, slopes, weight)
+            result = _of_all(model.ranks, result, weight)
+            slopes, tested, sound = (scattered_means if model.zero else mean_gradients)(
+                model.ranks, slopes, weight
+            )
+            anywhere = _anywhere(model.ranks, failed, None if scaled else sound)
         olds = own_parts(model.ranks, parameters) if model.ranks is not None and model.zero else parameters
         with _over_parts(model, parameters) if model.zero else nullcontext():
             before = model.parameters.tree(olds)
@@ -291,20 +319,22 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         renewed = _like(types, news, "the new parameters")
         replaced = [
             *zip(model.parameters.names, olds, renewed, strict=True),
-            *zip(model.state.names, state, _like(model.state, after, "the optimizer's new state"), strict=True),
+            *zip(
+                model.state.names, state, _like(model.state, after, "the optimizer's new state"), strict=True
+            ),
             *zip(model.carried.names if model.carried else (), rest.carried, result.carried, strict=True),
             ("steps", steps, steps + 1),
         ]
         fine = g.constant(True)
         if failed is not None and anywhere is not None:
-            fine = ops.all_finite(result.loss, *([] if isinstance(states, optim.Scaled) else tested))
+            fine = ops.all_finite(result.loss, *([] if scaled else tested))
             if model.ranks is not None and model.zero:  # each rank holds a different part of the gradients
                 fine = ops.all_reduce(fine, model.ranks.axis, op="min")
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # not replaced after a failure
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
             failed = ops.logical_or(anywhere, ops.logical_not(fine))
-            if model.ranks is not None:  # a step is also void if another rank's host has not read a failure yet
+            if model.ranks is not None:  # a step is also void where another rank's is
                 fine = ops.logical_not(failed)
             g.update("failed", failed)
             replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
@@ -325,16 +355,25 @@ def _over_parts(model: Model, parameters: list[Tensor]) -> AbstractContextManage
     """A context in which the optimizer updates this rank's parts of the parameters."""
     assert model.ranks is not None
     axis, whole = model.ranks.axis, model.parameters.tree(parameters)
-    return optim.over_parts(lambda x: ops.all_reduce(x, axis), lambda x: ops.all_reduce(x, axis, op="min"), whole)
+    return optim.over_parts(
+        lambda x: ops.all_reduce(x, axis), lambda x: ops.all_reduce(x, axis, op="min"), whole
+    )
 
 
-def _of_all(ranks: Ranks, result: Losses, failed: Tensor | None, weight: float) -> tuple[Losses, Tensor | None]:
-    """The means of all ranks' metrics and states, and whether any rank has a failed step that its host has not read
-    yet."""
+def _of_all(ranks: Ranks, result: Losses, weight: float) -> Losses:
+    """The means of all ranks' metrics and states."""
     numbers = mean_numbers(ranks, [_real(m) for m in result.metrics.values()], weight)
     loss, others = ops.cast(numbers[0], result.loss.dtype), dict(zip(result.others, numbers[1:], strict=True))
-    anywhere = None if failed is None else ops.all_reduce(failed, ranks.axis, op="max")
-    return Losses(loss, others, mean_state(ranks, result.carried, weight)), anywhere
+    return Losses(loss, others, mean_state(ranks, result.carried, weight))
+
+
+def _anywhere(ranks: Ranks, failed: Tensor | None, sound: Tensor | None) -> Tensor | None:
+    """Whether any rank has a failed step that its host has not read yet, or gradients that are not `sound`."""
+    if failed is None:
+        return None
+    if sound is not None:
+        failed = ops.logical_or(failed, ops.logical_not(sound))
+    return ops.all_reduce(failed, ranks.axis, op="max")
 
 
 def _rest(model: Model, g: Graph, declare: Declare, steps: Tensor | int) -> Rest:
@@ -379,5 +418,7 @@ def step_again(model: Model, batch: Leaves, number: int) -> Again:
         parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)
         inputs = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
         rest = _rest(model, g, g.param, g.param("steps", (), "i32"))
-        result, slopes = _of_parts(model, parameters, batch, inputs, rest, model.state.tree(state), unrolled=True)
+        result, slopes = _of_parts(
+            model, parameters, batch, inputs, rest, model.state.tree(state), unrolled=True
+        )
     return Again(g, result.loss, slopes)

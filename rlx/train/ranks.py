@@ -75,7 +75,9 @@ def ranks_of(mesh: Any) -> Ranks | None:
     if not isinstance(mesh, Mesh):
         raise GraphError(f"training: mesh is {mesh!r}; expected an rlx.Mesh")
     if "data" not in mesh.axes and len(mesh.axes) > 1:
-        raise GraphError(f"training: the mesh has axes {', '.join(mesh.axes)}; name the one that shares batches 'data'")
+        raise GraphError(
+            f"training: the mesh has axes {', '.join(mesh.axes)}; name the one that shares batches 'data'"
+        )
     axis = "data" if "data" in mesh.axes else next(iter(mesh.axes))
     return Ranks(mesh, axis) if mesh.axes[axis] > 1 else None
 
@@ -104,7 +106,10 @@ def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share
             continue
         start, end = t.shape[0] * place // n, t.shape[0] * (place + 1) // n
         if not even:
-            weight, card = (end - start) * n / t.shape[0], f"a training step on {', '.join(map(str, batch.types))}"
+            weight, card = (
+                (end - start) * n / t.shape[0],
+                f"a training step on {', '.join(map(str, batch.types))}",
+            )
         at = slice(start, end) if end > start else slice(0, 1)  # a row of weight 0
         own.append((x.numpy() if isinstance(x, Array) else x)[at])
     types, own = taken_apart(unflatten(batch.skeleton, own), "batch")
@@ -131,42 +136,65 @@ def _parts(ranks: Ranks, x: Tensor, weight: float) -> _Parts:
 
 
 class Means(NamedTuple):
-    """The means of gradients, and tensors which are finite where all the means are: halves, as far as these moved,
-    which are read in place of the wider means."""
+    """The means of gradients; arrays that all ranks have alike, and that are finite where those of the means are that
+    moved whole; and whether what this rank has sent as halves is finite, which it tests while they move, and so are the
+    tables to which rows were added."""
 
     slopes: list[Tensor]
     tested: list[Tensor]
+    sound: Tensor | None = None
 
 
 def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Means:
     """The mean of each gradient over the ranks. Gradients are summed in buckets, in the order in which the backward
     pass computes them, so that the sums can begin while it goes on. Of an embedding the rows of the tokens are
-    gathered, last: if its table is the head too, the head's gradient is known first and its sum need not wait."""
+    gathered: if its table is the head too, the head's gradient is known first and its sum need not wait. No work of the
+    backward pass hides the sum of the last bucket; adding the rows to the table does, and the test of the halves."""
     parts = [_parts(ranks, x, weight) for x in slopes]
     indices = [None if p.indices is None else ops.all_gather(p.indices, ranks.axis) for p in parts]
-    means: list[Tensor | None] = [None] * len(slopes)
+    sent = {i: p.whole for i, p in enumerate(parts) if p.whole is not None}
+    rows = {i: p.rows for i, p in enumerate(parts) if p.rows is not None}
+    groups = [[[*sent][k] for k in group] for group in buckets([*sent.values()], [slopes[i] for i in sent])]
+    known = dict(zip([(i, "sent") for i in sent] + [(i, "rows") for i in rows],
+                     _order([*sent.values(), *rows.values()]), strict=True))  # fmt: skip
+    calls = [(max(known[i, "sent"] for i in group), group) for group in groups]
+    calls += [(known[i, "rows"], [i]) for i in rows]
+    every: dict[int, Tensor] = {}
+    found: dict[int, tuple[Tensor, range]] = {}  # a gradient's terms in a bucket: where each begins
     tested: list[Tensor] = []
-    there = [(i, p.whole) for i, p in enumerate(parts) if p.whole is not None]
-    sent = [x for _, x in there]
-    for bucket in buckets(sent, [slopes[i] for i, _ in there]):
-        table = joined([sent[k] for k in bucket])
-        moved = table.dtype != slopes[there[bucket[0]][0]].dtype
-        every = ops.all_gather(table, ranks.axis) if moved else _mean(ranks, table, weight)
-        tested.append(every)
+    own: list[Tensor] = []
+    for _, group in sorted(calls, key=lambda call: call[0]):
+        if not any(group is g for g in groups):
+            every[group[0]] = ops.all_gather(rows[group[0]], ranks.axis)
+            continue
+        table = joined([sent[i] for i in group])
+        moved = table.dtype != slopes[group[0]].dtype
+        whole = ops.all_gather(table, ranks.axis) if moved else _mean(ranks, table, weight)
+        (own if moved else tested).append(table if moved else whole)
         at = 0
-        for k in bucket:
-            x, size = slopes[there[k][0]], sent[k].size
-            terms = [ops.reshape(every[s : s + size], x.shape) for s in range(at, every.size, table.size)]
-            means[there[k][0]] = mean_of([ops.cast(t, x.dtype) for t in terms])
-            at += size
-    for i, (x, part, where) in enumerate(zip(slopes, parts, indices, strict=True)):
-        if part.rows is not None and where is not None:
-            rows = ops.cast(ops.all_gather(part.rows, ranks.axis), x.dtype) / float(ranks.size)
-            base = means[i]
-            mean = ops.segment_sum(rows, where, x.shape[0]) if base is None else ops.scatter_add(base, where, rows)
-            means[i] = mean
-            tested.append(mean)
-    return Means([x for x in means if x is not None], tested)
+        for i in group:
+            found[i] = whole, range(at, whole.size, table.size)
+            at += sent[i].size
+
+    def summed(i: int) -> Tensor:
+        x, (whole, starts) = slopes[i], found[i]
+        terms = [ops.reshape(whole[s : s + sent[i].size], x.shape) for s in starts]
+        return mean_of([ops.cast(t, x.dtype) for t in terms])
+
+    means: dict[int, Tensor] = {}
+    for i, table in every.items():
+        where, x = indices[i], slopes[i]
+        assert where is not None
+        added = ops.cast(table, x.dtype) / float(ranks.size)
+        sum_of = (
+            ops.scatter_add(summed(i), where, added)
+            if i in found
+            else ops.segment_sum(added, where, x.shape[0])
+        )
+        means[i] = sum_of
+    sound = ops.all_finite(*own, *means.values()) if own or means else None
+    means |= {i: summed(i) for i in found if i not in means}
+    return Means([means[i] for i in range(len(slopes))], tested, sound)
 
 
 def mean_of(arrays: Sequence[Tensor]) -> Tensor:
@@ -259,11 +287,17 @@ def agree(ranks: Ranks, what: str, settings: Sequence[str], arrays: Sequence[tup
 def _checksum(x: Any) -> int:
     if isinstance(x, Array):
         x = x.numpy()
-    raw = np.ascontiguousarray(x.data if isinstance(x, PackedArray) else np.asarray(x)).reshape(-1).view(np.uint8)
+    raw = (
+        np.ascontiguousarray(x.data if isinstance(x, PackedArray) else np.asarray(x))
+        .reshape(-1)
+        .view(np.uint8)
+    )
     return zlib.crc32(raw.data)
 
 
-def gathered_rows(ranks: Ranks, rows: Sequence[np.ndarray[Any, Any]], count: int) -> list[np.ndarray[Any, Any]]:
+def gathered_rows(
+    ranks: Ranks, rows: Sequence[np.ndarray[Any, Any]], count: int
+) -> list[np.ndarray[Any, Any]]:
     """The metrics of `count` batches in their order. Each rank has `rows` of every n-th batch and of the first one."""
     n, width = ranks.size, rows[0].size
     own = list(rows) if ranks.place == 0 else list(rows[1:])
