@@ -101,9 +101,7 @@ class Lined(Graph):
         while frame is not None and frame.f_code.co_filename.startswith(_HERE):
             frame = frame.f_back
         if frame is not None:
-            self.lines |= dict.fromkeys(
-                (t.id for t in outputs), f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            )
+            self.lines |= dict.fromkeys((t.id for t in outputs), f"{frame.f_code.co_filename}:{frame.f_lineno}")
         return outputs
 
 
@@ -135,12 +133,7 @@ def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
         with graph.lines_noted() if isinstance(graph, Lined) else nullcontext():
             result: Any = model.loss(*arguments)
     except KeyError as error:
-        there = [
-            n
-            for part in (model.parameters, model.frozen, model.carried)
-            if part is not None
-            for n in part.names
-        ]
+        there = [n for part in (model.parameters, model.frozen, model.carried) if part is not None for n in part.names]
         raise GraphError(
             f"training: {name} looks up {error.args[0]!r}, which its argument does not have; there are {_some(there)}, "
             "and the batch"
@@ -152,9 +145,7 @@ def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
     elif isinstance(result, tuple) and model.carried is not None and len(result) in (2, 3):
         value, carried, others = (*result, {})[:3]
     elif model.carried is not None:
-        raise GraphError(
-            f"training: with state {name} must give (loss, state) or (loss, state, metrics): {result!r}"
-        )
+        raise GraphError(f"training: with state {name} must give (loss, state) or (loss, state, metrics): {result!r}")
     if not isinstance(value, Tensor) or value.shape != ():
         what = f"{value.type}; take its mean, as in rlx.mean(…)" if isinstance(value, Tensor) else repr(value)
         raise ShapeError(
@@ -165,29 +156,20 @@ def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
     if not isinstance(others, dict):
         raise GraphError(f"training: beside its loss {name} gave {others!r}; expected a dict of metrics")
     metrics = {str(n): _metric(value.graph, str(n), m) for n, m in others.items()}
-    return Losses(
-        value, metrics, [] if model.carried is None else _like(model.carried, carried, f"{name}'s state")
-    )
+    return Losses(value, metrics, [] if model.carried is None else _like(model.carried, carried, f"{name}'s state"))
 
 
 def _metric(graph: Graph, name: str, value: Any) -> Tensor:
     scalar = value if isinstance(value, Tensor) else graph.constant(value)
     if scalar.shape != ():
-        raise ShapeError(
-            f"training: metric {name!r} is {scalar.type}; expected one number, such as its rlx.mean"
-        )
+        raise ShapeError(f"training: metric {name!r} is {scalar.type}; expected one number, such as its rlx.mean")
     if name in (LOSS, "step", "seconds", "evaluation"):
         raise GraphError(f"training: a metric cannot be named {name!r}, which the record has already")
     return scalar
 
 
 def _of_parts(
-    model: Model,
-    parameters: list[Tensor],
-    batch: Leaves,
-    inputs: list[Tensor],
-    rest: Rest,
-    states: Any,
+    model: Model, parameters: list[Tensor], batch: Leaves, inputs: list[Tensor], rest: Rest, states: Any,
     unrolled: bool = False,
 ) -> tuple[Losses, list[Tensor]]:
     """The losses and the gradients of a batch, computed part by part. If the optimizer is `scale_loss`, the loss is
@@ -205,9 +187,7 @@ def _of_parts(
         return once(parameters, inputs, rest)
     for name, x in zip(batch.names, inputs, strict=True):
         if not x.shape or x.shape[0] % n:
-            raise ShapeError(
-                f"training: {name} is {x.type}; accumulate={n} takes its first axis in {n} equal parts"
-            )
+            raise ShapeError(f"training: {name} is {x.type}; accumulate={n} takes its first axis in {n} equal parts")
     names: list[str] = []
 
     def part(total: Any, at: Any) -> tuple[Any, Any]:
@@ -228,9 +208,7 @@ def _of_parts(
             start, values = part(start, (numbers[i], [x[i] for x in rows]))
             lists.append(values)
         (sums, carried), columns = start, [ops.stack(column) for column in zip(*lists, strict=True)]
-    elif (
-        model.ranks is not None
-    ):  # the last part is outside the scan: sums over the ranks overlap its backward pass
+    elif model.ranks is not None:  # the last part is outside the scan: sums over the ranks overlap its backward pass
         start, columns = ops.scan(part, start, (numbers[:-1], [x[:-1] for x in rows]))
         (sums, carried), values = part(start, (numbers[n - 1], [x[n - 1] for x in rows]))
         columns = [ops.concat([c, ops.reshape(v, (1,))]) for c, v in zip(columns, values, strict=True)]
@@ -268,9 +246,7 @@ def _like(before: Leaves, tree: Any, what: str) -> list[Tensor]:
     """The leaves of the new value of `what`. Raises: GraphError if its structure, ShapeError if a type has changed."""
     leaves: list[Any] = []
     if flatten(tree, leaves, is_any_array) != before.skeleton:
-        raise GraphError(
-            f"training: {what} is {tree!r}; expected the structure that it had: {_some(before.names)}"
-        )
+        raise GraphError(f"training: {what} is {tree!r}; expected the structure that it had: {_some(before.names)}")
     graph = TRACING.graph if TRACING.body is None else TRACING.body
     assert graph is not None
     tensors = [t if isinstance(t, Tensor) else graph.constant(t) for t in leaves]
@@ -306,9 +282,8 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         tested = slopes
         if model.ranks is not None:
             result = _of_all(model.ranks, result, weight)
-            slopes, tested, sound = (scattered_means if model.zero else mean_gradients)(
-                model.ranks, slopes, weight
-            )
+            means_of = scattered_means if model.zero else mean_gradients
+            slopes, tested, sound = means_of(model.ranks, slopes, weight)
             anywhere = _anywhere(model.ranks, failed, None if scaled else sound)
         olds = own_parts(model.ranks, parameters) if model.ranks is not None and model.zero else parameters
         with _over_parts(model, parameters) if model.zero else nullcontext():
@@ -319,9 +294,7 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         renewed = _like(types, news, "the new parameters")
         replaced = [
             *zip(model.parameters.names, olds, renewed, strict=True),
-            *zip(
-                model.state.names, state, _like(model.state, after, "the optimizer's new state"), strict=True
-            ),
+            *zip(model.state.names, state, _like(model.state, after, "the optimizer's new state"), strict=True),
             *zip(model.carried.names if model.carried else (), rest.carried, result.carried, strict=True),
             ("steps", steps, steps + 1),
         ]
@@ -355,9 +328,7 @@ def _over_parts(model: Model, parameters: list[Tensor]) -> AbstractContextManage
     """A context in which the optimizer updates this rank's parts of the parameters."""
     assert model.ranks is not None
     axis, whole = model.ranks.axis, model.parameters.tree(parameters)
-    return optim.over_parts(
-        lambda x: ops.all_reduce(x, axis), lambda x: ops.all_reduce(x, axis, op="min"), whole
-    )
+    return optim.over_parts(lambda x: ops.all_reduce(x, axis), lambda x: ops.all_reduce(x, axis, op="min"), whole)
 
 
 def _of_all(ranks: Ranks, result: Losses, weight: float) -> Losses:
@@ -418,7 +389,5 @@ def step_again(model: Model, batch: Leaves, number: int) -> Again:
         parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)
         inputs = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
         rest = _rest(model, g, g.param, g.param("steps", (), "i32"))
-        result, slopes = _of_parts(
-            model, parameters, batch, inputs, rest, model.state.tree(state), unrolled=True
-        )
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, model.state.tree(state), unrolled=True)
     return Again(g, result.loss, slopes)

@@ -75,9 +75,7 @@ def ranks_of(mesh: Any) -> Ranks | None:
     if not isinstance(mesh, Mesh):
         raise GraphError(f"training: mesh is {mesh!r}; expected an rlx.Mesh")
     if "data" not in mesh.axes and len(mesh.axes) > 1:
-        raise GraphError(
-            f"training: the mesh has axes {', '.join(mesh.axes)}; name the one that shares batches 'data'"
-        )
+        raise GraphError(f"training: the mesh has axes {', '.join(mesh.axes)}; name the one that shares batches 'data'")
     axis = "data" if "data" in mesh.axes else next(iter(mesh.axes))
     return Ranks(mesh, axis) if mesh.axes[axis] > 1 else None
 
@@ -106,10 +104,7 @@ def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share
             continue
         start, end = t.shape[0] * place // n, t.shape[0] * (place + 1) // n
         if not even:
-            weight, card = (
-                (end - start) * n / t.shape[0],
-                f"a training step on {', '.join(map(str, batch.types))}",
-            )
+            weight, card = (end - start) * n / t.shape[0], f"a training step on {', '.join(map(str, batch.types))}"
         at = slice(start, end) if end > start else slice(0, 1)  # a row of weight 0
         own.append((x.numpy() if isinstance(x, Array) else x)[at])
     types, own = taken_apart(unflatten(batch.skeleton, own), "batch")
@@ -287,17 +282,11 @@ def agree(ranks: Ranks, what: str, settings: Sequence[str], arrays: Sequence[tup
 def _checksum(x: Any) -> int:
     if isinstance(x, Array):
         x = x.numpy()
-    raw = (
-        np.ascontiguousarray(x.data if isinstance(x, PackedArray) else np.asarray(x))
-        .reshape(-1)
-        .view(np.uint8)
-    )
+    raw = np.ascontiguousarray(x.data if isinstance(x, PackedArray) else np.asarray(x)).reshape(-1).view(np.uint8)
     return zlib.crc32(raw.data)
 
 
-def gathered_rows(
-    ranks: Ranks, rows: Sequence[np.ndarray[Any, Any]], count: int
-) -> list[np.ndarray[Any, Any]]:
+def gathered_rows(ranks: Ranks, rows: Sequence[np.ndarray[Any, Any]], count: int) -> list[np.ndarray[Any, Any]]:
     """The metrics of `count` batches in their order. Each rank has `rows` of every n-th batch and of the first one."""
     n, width = ranks.size, rows[0].size
     own = list(rows) if ranks.place == 0 else list(rows[1:])
