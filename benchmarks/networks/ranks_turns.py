@@ -12,10 +12,18 @@ import os
 import re
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 HERE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(HERE))
+
+import rlx
+
 ALONE = """
 import sys
 sys.path[:0] = ['.']
@@ -35,6 +43,46 @@ def alone(cards: list[int]) -> list[str]:
         for card in cards
     ]  # fmt: skip
     return [f"{float(run.communicate()[0] or 'nan'):,.0f}" for run in runs]
+
+
+def prompts(devices: tuple[str, str], shape: tuple[int, int], links: int = 16) -> str:
+    """The microseconds of a sum of bf16 and the addition of a residual: by all_reduce, by a gather and one addition,
+    and without the other rank; whether both give the same bits."""
+    mesh = rlx.Mesh({"data": 2}, devices=devices, timeout=60)
+
+    def reduced(x: Any) -> Any:
+        return rlx.all_reduce(x * 0.5, "data") + x
+
+    def gathered(x: Any) -> Any:
+        both = rlx.cast(rlx.all_gather(x * 0.5, "data"), "f32")
+        return rlx.cast(both[: shape[0]] + both[shape[0] :], "bf16") + x
+
+    def alone(x: Any) -> Any:
+        return x * 0.5 + x
+
+    def timed() -> tuple[list[float], list[Any]]:
+        x = np.random.default_rng(mesh.rank).standard_normal(shape).astype(rlx.dtypes.bf16.np)
+        best, results = [], []
+        for link in (reduced, gathered, alone):
+            graph = rlx.Graph("links")
+            y = graph.input("x", shape, "bf16")
+            for _ in range(links):
+                y = link(y)
+            graph.output("y", y)
+            program = rlx.Session(devices[mesh.rank]).compile(graph)
+            results.append(program.run({"x": x})["y"].tobytes())
+            bound, times = program.bind(), []
+            for _ in range(12):
+                begin = time.perf_counter()
+                bound.run()
+                times.append((time.perf_counter() - begin) / links * 1e6)
+            best.append(min(times))
+        return best, results
+
+    times, results = mesh.run(timed)[0]
+    names = "all_reduce", "gather and addition", "no sum"
+    said = ", ".join(f"{name} {us:.1f}" for name, us in zip(names, times, strict=True))
+    return f"us of a link, {shape} bf16: {said}; the same bits: {results[0] == results[1]}"
 
 
 def trained(tree: Path, mpi: bool, rounds: int, settings: dict[str, str]) -> str:
@@ -65,6 +113,7 @@ def main() -> None:
         *alone([0, 1]),
         flush=True,
     )
+    print(prompts(("cuda:0", "cuda:1"), (2048, 4096)), flush=True)
     few = {"NCCL_MAX_NCHANNELS": "8"}
     plans = [(mpi, settings) for settings in ({}, few) for mpi in (False, True)] + [(False, {})]
     for mpi, settings in plans:

@@ -152,14 +152,14 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Mea
     groups = [[[*sent][k] for k in group] for group in buckets([*sent.values()], [slopes[i] for i in sent])]
     known = dict(zip([(i, "sent") for i in sent] + [(i, "rows") for i in rows],
                      _order([*sent.values(), *rows.values()]), strict=True))  # fmt: skip
-    calls = [(max(known[i, "sent"] for i in group), group) for group in groups]
-    calls += [(known[i, "rows"], [i]) for i in rows]
+    calls = [(max(known[i, "sent"] for i in group), "sent", group) for group in groups]
+    calls += [(known[i, "rows"], "rows", [i]) for i in rows]
     every: dict[int, Tensor] = {}
     found: dict[int, tuple[Tensor, range]] = {}  # a gradient's terms in a bucket: where each begins
     tested: list[Tensor] = []
     own: list[Tensor] = []
-    for _, group in sorted(calls, key=lambda call: call[0]):
-        if not any(group is g for g in groups):
+    for _, what, group in sorted(calls, key=lambda call: call[0]):
+        if what == "rows":
             every[group[0]] = ops.all_gather(rows[group[0]], ranks.axis)
             continue
         table = joined([sent[i] for i in group])
@@ -181,12 +181,10 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Mea
         where, x = indices[i], slopes[i]
         assert where is not None
         added = ops.cast(table, x.dtype) / float(ranks.size)
-        sum_of = (
-            ops.scatter_add(summed(i), where, added)
-            if i in found
-            else ops.segment_sum(added, where, x.shape[0])
-        )
-        means[i] = sum_of
+        if i in found:
+            means[i] = ops.scatter_add(summed(i), where, added)
+        else:
+            means[i] = ops.segment_sum(added, where, x.shape[0])
     sound = ops.all_finite(*own, *means.values()) if own or means else None
     means |= {i: summed(i) for i in found if i not in means}
     return Means([means[i] for i in range(len(slopes))], tested, sound)
