@@ -17,13 +17,13 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-HERE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(HERE))
+import numpy as np
 
 import rlx
 
+HERE = Path(__file__).resolve().parents[2]
 ALONE = """
 import sys
 sys.path[:0] = ['.']
