@@ -10,7 +10,7 @@ _FEW_BYTES = 1 << 12
 
 
 def meet_early(graph: Graph) -> Graph:
-    """Moves collectives, with the cheap nodes that only they read, behind the last node that they depend on.
+    """Moves collectives, with the cheap nodes that make what they read, behind the last node that they depend on.
 
     The gradients of a training step are then summed while the backward pass computes the others. Collectives keep
     their order, which has to be that of all ranks; a rank's operands may be ready earlier than another's."""
@@ -30,7 +30,7 @@ def meet_early(graph: Graph) -> Graph:
                 moves.add(id(node))
         elif _cheap(node) and not any(t.id in results for t in node.outputs):
             readers = [n for t in node.outputs for n in users.get(t.id, ())]
-            if readers and all(id(n) in moves for n in readers):
+            if any(id(n) in moves for n in readers):
                 moves.add(id(node))
     place: dict[int, int] = {}  # tensor's id -> index of the node behind which it is known
     order: list[tuple[int, int, int]] = []

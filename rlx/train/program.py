@@ -277,11 +277,14 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         states = model.state.tree(state)
         failed = g.state("failed", (), "bool") if model.guarded else None
         anywhere = failed
+        scaled = isinstance(states, optim.Scaled)  # whose optimizer tests the gradients
         result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
         tested = slopes
         if model.ranks is not None:
-            result, anywhere = _of_all(model.ranks, result, failed, weight)
-            slopes, tested = (scattered_means if model.zero else mean_gradients)(model.ranks, slopes, weight)
+            result = _of_all(model.ranks, result, weight)
+            means_of = scattered_means if model.zero else mean_gradients
+            slopes, tested, sound = means_of(model.ranks, slopes, weight)
+            anywhere = _anywhere(model.ranks, failed, None if scaled else sound)
         olds = own_parts(model.ranks, parameters) if model.ranks is not None and model.zero else parameters
         with _over_parts(model, parameters) if model.zero else nullcontext():
             before = model.parameters.tree(olds)
@@ -297,14 +300,14 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         ]
         fine = g.constant(True)
         if failed is not None and anywhere is not None:
-            fine = ops.all_finite(result.loss, *([] if isinstance(states, optim.Scaled) else tested))
+            fine = ops.all_finite(result.loss, *([] if scaled else tested))
             if model.ranks is not None and model.zero:  # each rank holds a different part of the gradients
                 fine = ops.all_reduce(fine, model.ranks.axis, op="min")
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # not replaced after a failure
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
             failed = ops.logical_or(anywhere, ops.logical_not(fine))
-            if model.ranks is not None:  # a step is also void if another rank's host has not read a failure yet
+            if model.ranks is not None:  # a step is also void where another rank's is
                 fine = ops.logical_not(failed)
             g.update("failed", failed)
             replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
@@ -328,13 +331,20 @@ def _over_parts(model: Model, parameters: list[Tensor]) -> AbstractContextManage
     return optim.over_parts(lambda x: ops.all_reduce(x, axis), lambda x: ops.all_reduce(x, axis, op="min"), whole)
 
 
-def _of_all(ranks: Ranks, result: Losses, failed: Tensor | None, weight: float) -> tuple[Losses, Tensor | None]:
-    """The means of all ranks' metrics and states, and whether any rank has a failed step that its host has not read
-    yet."""
+def _of_all(ranks: Ranks, result: Losses, weight: float) -> Losses:
+    """The means of all ranks' metrics and states."""
     numbers = mean_numbers(ranks, [_real(m) for m in result.metrics.values()], weight)
     loss, others = ops.cast(numbers[0], result.loss.dtype), dict(zip(result.others, numbers[1:], strict=True))
-    anywhere = None if failed is None else ops.all_reduce(failed, ranks.axis, op="max")
-    return Losses(loss, others, mean_state(ranks, result.carried, weight)), anywhere
+    return Losses(loss, others, mean_state(ranks, result.carried, weight))
+
+
+def _anywhere(ranks: Ranks, failed: Tensor | None, sound: Tensor | None) -> Tensor | None:
+    """Whether any rank has a failed step that its host has not read yet, or gradients that are not `sound`."""
+    if failed is None:
+        return None
+    if sound is not None:
+        failed = ops.logical_or(failed, ops.logical_not(sound))
+    return ops.all_reduce(failed, ranks.axis, op="max")
 
 
 def _rest(model: Model, g: Graph, declare: Declare, steps: Tensor | int) -> Rest:

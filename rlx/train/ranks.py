@@ -131,42 +131,63 @@ def _parts(ranks: Ranks, x: Tensor, weight: float) -> _Parts:
 
 
 class Means(NamedTuple):
-    """The means of gradients, and tensors which are finite where all the means are: halves, as far as these moved,
-    which are read in place of the wider means."""
+    """The means of gradients; arrays that all ranks have alike, and that are finite where those of the means are that
+    moved whole; and whether what this rank has sent as halves is finite, which it tests while they move, and so are the
+    tables to which rows were added."""
 
     slopes: list[Tensor]
     tested: list[Tensor]
+    sound: Tensor | None = None
 
 
 def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Means:
     """The mean of each gradient over the ranks. Gradients are summed in buckets, in the order in which the backward
     pass computes them, so that the sums can begin while it goes on. Of an embedding the rows of the tokens are
-    gathered, last: if its table is the head too, the head's gradient is known first and its sum need not wait."""
+    gathered: if its table is the head too, the head's gradient is known first and its sum need not wait. No work of the
+    backward pass hides the sum of the last bucket; adding the rows to the table does, and the test of the halves."""
     parts = [_parts(ranks, x, weight) for x in slopes]
     indices = [None if p.indices is None else ops.all_gather(p.indices, ranks.axis) for p in parts]
-    means: list[Tensor | None] = [None] * len(slopes)
+    sent = {i: p.whole for i, p in enumerate(parts) if p.whole is not None}
+    rows = {i: p.rows for i, p in enumerate(parts) if p.rows is not None}
+    groups = [[[*sent][k] for k in group] for group in buckets([*sent.values()], [slopes[i] for i in sent])]
+    known = dict(zip([(i, "sent") for i in sent] + [(i, "rows") for i in rows],
+                     _order([*sent.values(), *rows.values()]), strict=True))  # fmt: skip
+    calls = [(max(known[i, "sent"] for i in group), "sent", group) for group in groups]
+    calls += [(known[i, "rows"], "rows", [i]) for i in rows]
+    every: dict[int, Tensor] = {}
+    found: dict[int, tuple[Tensor, range]] = {}  # a gradient's terms in a bucket: where each begins
     tested: list[Tensor] = []
-    there = [(i, p.whole) for i, p in enumerate(parts) if p.whole is not None]
-    sent = [x for _, x in there]
-    for bucket in buckets(sent, [slopes[i] for i, _ in there]):
-        table = joined([sent[k] for k in bucket])
-        moved = table.dtype != slopes[there[bucket[0]][0]].dtype
-        every = ops.all_gather(table, ranks.axis) if moved else _mean(ranks, table, weight)
-        tested.append(every)
+    own: list[Tensor] = []
+    for _, what, group in sorted(calls, key=lambda call: call[0]):
+        if what == "rows":
+            every[group[0]] = ops.all_gather(rows[group[0]], ranks.axis)
+            continue
+        table = joined([sent[i] for i in group])
+        moved = table.dtype != slopes[group[0]].dtype
+        whole = ops.all_gather(table, ranks.axis) if moved else _mean(ranks, table, weight)
+        (own if moved else tested).append(table if moved else whole)
         at = 0
-        for k in bucket:
-            x, size = slopes[there[k][0]], sent[k].size
-            terms = [ops.reshape(every[s : s + size], x.shape) for s in range(at, every.size, table.size)]
-            means[there[k][0]] = mean_of([ops.cast(t, x.dtype) for t in terms])
-            at += size
-    for i, (x, part, where) in enumerate(zip(slopes, parts, indices, strict=True)):
-        if part.rows is not None and where is not None:
-            rows = ops.cast(ops.all_gather(part.rows, ranks.axis), x.dtype) / float(ranks.size)
-            base = means[i]
-            mean = ops.segment_sum(rows, where, x.shape[0]) if base is None else ops.scatter_add(base, where, rows)
-            means[i] = mean
-            tested.append(mean)
-    return Means([x for x in means if x is not None], tested)
+        for i in group:
+            found[i] = whole, range(at, whole.size, table.size)
+            at += sent[i].size
+
+    def summed(i: int) -> Tensor:
+        x, (whole, starts) = slopes[i], found[i]
+        terms = [ops.reshape(whole[s : s + sent[i].size], x.shape) for s in starts]
+        return mean_of([ops.cast(t, x.dtype) for t in terms])
+
+    means: dict[int, Tensor] = {}
+    for i, table in every.items():
+        where, x = indices[i], slopes[i]
+        assert where is not None
+        added = ops.cast(table, x.dtype) / float(ranks.size)
+        if i in found:
+            means[i] = ops.scatter_add(summed(i), where, added)
+        else:
+            means[i] = ops.segment_sum(added, where, x.shape[0])
+    sound = ops.all_finite(*own, *means.values()) if own or means else None
+    means |= {i: summed(i) for i in found if i not in means}
+    return Means([means[i] for i in range(len(slopes))], tested, sound)
 
 
 def mean_of(arrays: Sequence[Tensor]) -> Tensor:

@@ -25,7 +25,7 @@ from rlx.ir import Graph
 from rlx.ir.graph import TRACING
 from rlx.passes import optimize
 from rlx.ranks.place import PLACE
-from rlx.train.ranks import Ranks, buckets
+from rlx.train.ranks import Ranks, buckets, mean_gradients
 from rlx.train.zero import own_parts
 
 
@@ -116,6 +116,36 @@ def test_gradients_are_summed_while_others_are_computed(mesh: rlx.Mesh) -> None:
     assert backward[1] < first < backward[2] and backward[3] < second < backward[4] < third
     sums = [n.outputs[0].id for n in nodes if n.op.name == "all_reduce"]
     assert sums == sorted(sums)
+
+
+def test_a_sum_begins_early_where_others_read_its_operand_too(mesh: rlx.Mesh) -> None:
+    with traced(mesh, 0) as g:
+        x = g.input("x", (64, 64), "f32")
+        first = x @ x
+        table = rlx.concat([rlx.reshape(first, (-1,)), x[0]])
+        g.output("y", first @ x @ x)
+        g.output("sum", rlx.all_reduce(table, "r"))
+        g.output("fine", rlx.all_finite(table))
+    names = [n.op.name for n in optimize(g, verify=True)[0].nodes]
+    assert names.index("matmul") < names.index("all_reduce") < names.index("matmul", names.index("matmul") + 1)
+
+
+def test_an_embeddings_rows_move_before_the_last_bucket(
+    mesh: rlx.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a table that is the head too the rows are added while the last bucket moves, and the halves are tested."""
+    monkeypatch.setattr("rlx.train.ranks.BUCKET_BYTES", 4 << 10)
+    with traced(mesh, 0) as g:
+        table, w, ids = g.input("table", (512, 32), "f32"), g.input("w", (32, 32), "f32"), g.input("ids", (8,), "i32")
+        halves = [rlx.cast(t, "bf16") for t in (table, w)]
+        y = rlx.embedding(halves[0], ids) @ halves[1] @ halves[0].T
+        slopes = gradients(rlx.sum(rlx.cast(y * y, "f32")), [table, w])
+        means = mean_gradients(Ranks(mesh, "r"), slopes, 1.0)
+        assert means.sound is not None
+        for i, x in enumerate([*means.slopes, means.sound]):
+            g.output(f"y{i}", x)
+    gathers = [n.output.shape for n in optimize(g, verify=True)[0].nodes if n.op.name == "all_gather"]
+    assert gathers == [(16,), (2 * 512 * 32,), (16, 32), (2 * 32 * 32,)]
 
 
 def test_buckets_are_in_the_order_of_the_backward_pass() -> None:
