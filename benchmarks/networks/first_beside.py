@@ -53,7 +53,10 @@ def _sampled(target: str, device: str) -> None:
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    first._step(device, target.endswith("small")) if target.startswith(first.STEP) else first._network(target, device, "f32")
+    if target.startswith(first.STEP):
+        first._step(device, target.endswith("small"))
+    else:
+        first._network(target, device, "f32")
     ended.set()
     thread.join()
     shown = [f"{name} {us / 1000:.0f}" for name, us in found.most_common(SHOWN + 7) if not name.startswith("first")]

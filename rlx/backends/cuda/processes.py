@@ -1,4 +1,4 @@
-"""Several kernels compiled at a time, each in a process of its own: NVRTC locks most of its work in one process."""
+"""Several kernels compiled at a time, each in another process: NVRTC's locks make the threads of one process wait."""
 
 from __future__ import annotations
 
