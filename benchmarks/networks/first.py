@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # behind the checkout that is measured
@@ -46,7 +47,17 @@ def _file_of(name: str) -> str:
     return str(path)
 
 
-def _network(path: str, device: str, precision: str) -> dict[str, float]:
+def _bits(results: Any) -> str:
+    """A digest of the results."""
+    import hashlib
+
+    import numpy as np
+
+    each = results.values() if isinstance(results, dict) else results
+    return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in each)).hexdigest()[:16]
+
+
+def _network(path: str, device: str, precision: str) -> dict[str, Any]:
     import numpy as np
 
     start = time.perf_counter()
@@ -61,16 +72,17 @@ def _network(path: str, device: str, precision: str) -> dict[str, float]:
     opened, spent = time.perf_counter(), time.process_time()
     model = rlx.onnx.load(path)
     loaded = time.perf_counter()
-    model.run(feeds, device=session, precision=precision)
+    results = model.run(feeds, device=session, precision=precision)
     first, busy = time.perf_counter(), time.process_time() - spent
     model.run(feeds, device=session, precision=precision)
     second = time.perf_counter()
     kernels = getattr(getattr(session.device, "kernels", None), "compiled", 0)
     return {"import": imported - start, "open": opened - imported, "load": loaded - opened, "first": first - loaded,
-            "result": first - opened, "second": second - first, "busy": busy, "kernels": kernels}  # fmt: skip
+            "result": first - opened, "second": second - first, "busy": busy, "kernels": kernels,
+            "bits": _bits(results)}  # fmt: skip
 
 
-def _step(device: str, small: bool) -> dict[str, float]:
+def _step(device: str, small: bool) -> dict[str, Any]:
     import numpy as np
 
     start = time.perf_counter()
@@ -91,13 +103,14 @@ def _step(device: str, small: bool) -> dict[str, float]:
         lambda p, rows: loss(p, rows[:, :-1], rows[:, 1:], max(1, width // 64)), parameters, optim.adamw(1e-3),
         device=session,
     )  # fmt: skip
-    training.step(ids)["loss"]
+    results = [training.step(ids)["loss"]]
     first, busy = time.perf_counter(), time.process_time() - spent
     training.step(ids)["loss"]
     second = time.perf_counter()
     kernels = getattr(getattr(session.device, "kernels", None), "compiled", 0)
     return {"import": imported - start, "open": opened - imported, "load": loaded - opened, "first": first - loaded,
-            "result": first - loaded, "second": second - first, "busy": busy, "kernels": kernels}  # fmt: skip
+            "result": first - loaded, "second": second - first, "busy": busy, "kernels": kernels,
+            "bits": _bits(results)}  # fmt: skip
 
 
 def _once(name: str, device: str, precision: str, profiled: bool) -> None:
@@ -144,7 +157,7 @@ def main() -> None:
     for name in given.names:
         target = name if name.startswith(STEP) else _file_of(name)
         for device in given.device:
-            found: dict[tuple[str, str], list[dict[str, float]]] = {}
+            found: dict[tuple[str, str], list[dict[str, Any]]] = {}
             for _ in range(given.rounds):
                 for build, root in builds.items():
                     with tempfile.TemporaryDirectory() as cache:

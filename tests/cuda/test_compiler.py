@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,9 @@ class Nvrtc:
 
     def archs(self) -> list[int]:
         return [90]
+
+    def processes(self) -> nullcontext[None]:
+        return nullcontext()
 
     def compile(self, text: str, name: str, *rest: object) -> bytes:
         if self.barrier is not None:

@@ -7,10 +7,12 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from rlx.backends.cuda.api import Api
 from rlx.backends.cuda.nvrtc import nvrtc
+from rlx.backends.cuda.processes import Processes
 from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
 from rlx.backends.gpu.program.steps import Kernel
 from rlx.driver.closing import Resources
@@ -21,7 +23,8 @@ from rlx.host.threads import Threads
 _log = logging.getLogger(__name__)
 
 CACHE_ENV = "RLX_CUDA_PTX_CACHE"
-AT_ONCE = 8  # kernels compiled concurrently, each in a thread that needs about 100 MB
+AT_ONCE = 16  # kernels compiled concurrently, each in a process that needs about 100 MB
+FEW = 3  # as many kernels as this process's threads compile before others have started
 # CUfunction_attribute (driver API).
 _ATTRIBUTE_REGISTERS = 4
 _ATTRIBUTE_MAX_DYNAMIC_SHARED = 8
@@ -107,19 +110,24 @@ class Compiler:
         codes = [self.cache.get(key) for key in keys]
         missing = [i for i, code in enumerate(codes) if code is None]
         self.from_disk += len(codes) - len(missing)
-        with Threads(min(AT_ONCE, len(missing), os.cpu_count() or 1)) as threads:
-            compiled = threads.map(self._compiled, [sources[i] for i in missing])
+        count = min(AT_ONCE, len(missing), os.cpu_count() or 1)
+        apart: AbstractContextManager[Processes | None] = nullcontext()
+        if count > 1 and len(missing) > FEW:
+            apart = self._nvrtc.processes()
+        with apart as processes, Threads(count) as threads:
+            compiled = threads.map(lambda i: self._compiled(sources[i], keys[i], processes), missing)
             for done, (i, code) in enumerate(zip(missing, compiled, strict=True)):
                 report("kernels", done, len(missing))
                 codes[i] = code
                 self.compiled += 1
-                self.cache.put(keys[i], code)
         return [code for code in codes if code is not None]
 
-    def _compiled(self, source: Source) -> bytes:
+    def _compiled(self, source: Source, key: tuple[str, ...], processes: Processes | None) -> bytes:
         arch = source.arch(self._capability, self._archs)
         _log.debug("compiling %s for %s", source.name, arch)
-        return self._nvrtc.compile(source.text, source.name, source.options, dict(source.headers), arch)
+        code = self._nvrtc.compile(source.text, source.name, source.options, dict(source.headers), arch, processes)
+        self.cache.put(key, code)  # the disk may take longer than the compiler: each thread waits for its own record
+        return code
 
     def _load(self, source: Source, code: bytes) -> Loaded:
         driver = self._driver_api

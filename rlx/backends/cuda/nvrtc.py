@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from rlx.backends.cuda.libraries import include_folder, load_library
+from rlx.backends.cuda.nvrtc_process import COMPILATION, compiled
+from rlx.backends.cuda.processes import Processes
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory, RlxError
 
 MAJORS = (13, 12)  # the supported major versions of CUDA, newest first
-_SUCCESS, _OUT_OF_MEMORY, _COMPILATION = 0, 1, 6
+_SUCCESS, _OUT_OF_MEMORY = 0, 1
 
 # Honest f32 (subnormals kept, IEEE division and square root, no contraction that the source does not ask for).
 NUMERIC_OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
@@ -44,44 +46,37 @@ class Nvrtc:
         return sorted(archs)
 
     def compile(
-        self, text: str, name: str, options: Sequence[str], headers: Mapping[str, str], arch: str
+        self,
+        text: str,
+        name: str,
+        options: Sequence[str],
+        headers: Mapping[str, str],
+        arch: str,
+        processes: Processes | None = None,
     ) -> bytes:
         """Compiles `text` to a cubin for an `arch` such as "sm_90", to PTX for one such as "compute_90".
 
-        `headers` are texts by the name they are included under; `name` is the file name in messages.
+        `headers` are texts by the name they are included under; `name` is the file name in messages. One of the
+        `processes` compiles, or this process where none can.
         Raises: RlxError with the compiler's log, which gives file and line.
         """
         flags = [*options, f"--gpu-architecture={arch}"]
         if self.include is not None:
             flags.append(f"--include-path={self.include}")
-        program = ctypes.c_void_p()
-        bodies = _strings(headers.values())
-        names = _strings(headers)
-        self._check(
-            self._lib.nvrtcCreateProgram(
-                ctypes.byref(program), text.encode(), name.encode(), len(headers), bodies, names
-            ),
-            "nvrtcCreateProgram",
-        )
-        try:
-            status = self._lib.nvrtcCompileProgram(program, len(flags), _strings(flags))
-            if status == _COMPILATION:
-                log = self._fetch("ProgramLog", program).decode("utf-8", "replace").rstrip("\0\n")
-                hint = "" if self.include is not None else "\n(no CUDA headers were found: set CUDA_PATH)"
-                raise RlxError(f"NVRTC cannot compile {name} for {arch} with {' '.join(flags)}:\n{log}{hint}")
-            self._check(status, "nvrtcCompileProgram")
-            return self._fetch("CUBIN" if arch.startswith("sm_") else "PTX", program)
-        finally:
-            self._lib.nvrtcDestroyProgram(ctypes.byref(program))
+        kind = "CUBIN" if arch.startswith("sm_") else "PTX"
+        request = (text, name, dict(headers), flags, kind)
+        answer = None if processes is None else processes.compiled(*request)
+        call, status, result = answer or compiled(self._lib, *request)
+        if status == COMPILATION:
+            log = result.decode("utf-8", "replace").rstrip("\0\n")
+            hint = "" if self.include is not None else "\n(no CUDA headers were found: set CUDA_PATH)"
+            raise RlxError(f"NVRTC cannot compile {name} for {arch} with {' '.join(flags)}:\n{log}{hint}")
+        self._check(status, call)
+        return result
 
-    def _fetch(self, what: str, program: ctypes.c_void_p) -> bytes:
-        size = ctypes.c_size_t()
-        self._check(
-            getattr(self._lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)), f"nvrtcGet{what}Size"
-        )
-        out = ctypes.create_string_buffer(size.value)
-        self._check(getattr(self._lib, f"nvrtcGet{what}")(program, out), f"nvrtcGet{what}")
-        return out.raw
+    def processes(self) -> Processes:
+        """Processes for `compile`, so that several kernels are compiled at a time."""
+        return Processes(self._lib._name)
 
     def _check(self, status: int, call: str) -> None:
         if status != _SUCCESS:
@@ -94,11 +89,6 @@ def _file_size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:  # the loader found it under its bare name
         return 0
-
-
-def _strings(items: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
-    raw = [s.encode() for s in items]
-    return (ctypes.c_char_p * max(len(raw), 1))(*raw)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import threading
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from rlx.host.threads import Threads
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
+AT_ONCE = 16  # pipelines compiled concurrently
 PUSH_BYTES = 128  # bytes of push constants that every device supports
 HEADER_BYTES = 32  # a pipeline cache of this size is only a header: some software drivers cache no code
 _COMPUTE_STAGE = 0x20
@@ -87,7 +89,7 @@ class Pipelines:
         distinct = list(dict.fromkeys(kernels))
         missing = [kernel for kernel in distinct if kernel not in self._made]
         if len(missing) > 1:
-            with Threads(min(4, len(missing))) as threads:
+            with Threads(min(AT_ONCE, os.cpu_count() or 1, len(missing))) as threads:
                 for done, _ in enumerate(threads.map(self.get, missing), start=1):
                     report("kernels", done, len(missing))
         return {kernel: self.get(kernel) for kernel in distinct}

@@ -1,0 +1,63 @@
+"""Kernels compiled in processes: the same machine code and the same errors as in this process, whatever happens to
+one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, nvrtc
+from rlx.backends.cuda.processes import Processes, is_python
+from rlx.errors import RlxError
+from rlx.host.threads import Threads
+
+GOOD = 'extern "C" __global__ void {name}(float* x) {{ x[threadIdx.x] = sinf(x[{n}]); }}'
+HEADERS = {"part.h": "#define ONE 1.0f\n"}
+
+
+def compile_with(processes: Processes | None, text: str, arch: str = "sm_90") -> bytes:
+    return nvrtc(available()[0]).compile(text, "k.cu", BASE_OPTIONS, HEADERS, arch, processes)
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "compute_90"])
+def test_processes_give_the_code_that_this_process_compiles(arch: str) -> None:
+    texts = ['#include "part.h"\n' + GOOD.format(name=f"k{n}", n=n) for n in range(4)]
+    with nvrtc(available()[0]).processes() as processes, Threads(2) as threads:
+        codes = list(threads.map(lambda text: compile_with(processes, text, arch), texts))
+        assert 1 <= len(processes._started) <= 2
+    assert all(process.returncode == 0 for process in processes._started)
+    assert codes == [compile_with(None, text, arch) for text in texts]
+
+
+def test_an_error_in_a_process_says_the_line_and_the_process_compiles_on() -> None:
+    with nvrtc(available()[0]).processes() as processes:
+        with pytest.raises(RlxError, match=r"k\.cu\(2\): error"):
+            compile_with(processes, 'extern "C" __global__ void k() {\n  missing(); }')
+        compile_with(processes, GOOD.format(name="k", n=1))
+        assert len(processes._started) == 1
+
+
+def test_a_process_that_ended_is_done_without() -> None:
+    text = GOOD.format(name="k", n=1)
+    with nvrtc(available()[0]).processes() as processes:
+        compile_with(processes, text)
+        processes._started[0].kill()
+        processes._started[0].wait()
+        assert compile_with(processes, text) == compile_with(None, text)
+        assert compile_with(processes, text) == compile_with(None, text)
+        assert len(processes._started) == 1
+
+
+@pytest.mark.parametrize("executable", ["", None, "/nowhere/python3", "/usr/bin/some-app"])
+def test_a_program_that_is_not_python_starts_none(monkeypatch: pytest.MonkeyPatch, executable: str | None) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    text = GOOD.format(name="k", n=1)
+    with nvrtc(available()[0]).processes() as processes:
+        assert compile_with(processes, text) == compile_with(None, text)
+        assert processes._started == []
+
+
+def test_what_python_is() -> None:
+    assert is_python(str(Path("/venv/bin/python3.11"))) and not is_python("/usr/bin/uwsgi")
