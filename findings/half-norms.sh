@@ -3,9 +3,10 @@
 #   LpNormalization of float16 rows of a few hundred, though the first two have stash_type=1, which asks for float32.
 # A good guess says: the reference computes the norm in float32, as stash_type says, and rounds the result, so that it
 #   differs from ONNX Runtime by a rounding of float16.
-# What is so: it takes stash_type for a number that must be 1 and computes in the input's dtype: the squares of 256 and more
-#   are infinity in float16, and x divided by infinity is 0. GroupNormalization, which runs as the operator's own function
-#   of other operators, casts and is right. Of numbers near 1 the results are some roundings off, so no test shows it.
+# What is so: it takes stash_type for a number that must be 1 and computes in the input's dtype: the squares of 256 and
+#   more are infinity in float16, and x divided by infinity is 0. GroupNormalization, which runs as the operator's own
+#   function of other operators, casts and is right. Of numbers near 1 the results are some roundings off, so no test
+#   shows it.
 # Why it matters to a tensor runtime: residual streams of half-precision models have such numbers; a norm that returns
 #   zeros looks like a dead layer, and the runtime that is compared with the reference gets the blame.
 set -euo pipefail

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Claim: ONNX Runtime 1.32's Attention gives 0 for a query whose keys all have the lowest float in a float mask
-#   (torch.finfo(dtype).min, -3.4028235e38 or, in f16, -65504), and the mean of the values where they have -3.3e38, -1e9
-#   or, in f16, -60000.
+#   (torch.finfo(dtype).min, -3.4028235e38 or, in f16, -65504), and the mean of the values where they have -3.3e38,
+#   -1e9 or, in f16, -60000.
 # A good guess says: a finite number that is added to all scores of a row leaves the weights as they are or, rounded,
-#   equal, as onnx's reference has it; only -inf shuts a key out, and the operator's text says that a float mask is added
-#   "rather than disabling positions".
+#   equal, as onnx's reference has it; only -inf shuts a key out, and the operator's text says that a float mask is
+#   added "rather than disabling positions".
 # What is so: the kernel writes -inf of boolean masks and of the causal rule as the lowest float and takes a row for
 #   shut out where its greatest score is that number; a row whose mask has the number itself cannot be told from it.
 # Why it matters to a tensor runtime: the lowest float is what transformers writes into its masks, and rows of padding
@@ -30,8 +30,9 @@ for dtype, numbers in ((np.float32, (-1e9, -3.3e38, np.finfo(np.float32).min)), 
     q, k, v = (rng.standard_normal((1, 2, n, 8)).astype(dtype) for n in (4, 6, 6))
     for number in numbers:
         feed = {"q": q, "k": k, "v": v, "mask": np.full((4, 6), number, dtype)}
-        infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feed.items()]
-        y = helper.make_tensor_value_info("y", infos[0].type.tensor_type.elem_type, None)
+        kind = helper.np_dtype_to_tensor_dtype(q.dtype)
+        infos = [helper.make_tensor_value_info(n, kind, a.shape) for n, a in feed.items()]
+        y = helper.make_tensor_value_info("y", kind, None)
         graph = helper.make_graph([helper.make_node("Attention", list(feed), ["y"])], "g", infos, [y])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=10)
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

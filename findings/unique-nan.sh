@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Claim: ONNX Runtime 1.32's Unique of floats loses numbers beside a NaN: of [nan, 1, nan, 2, 3] the unique values are
 #   [nan] with the count 5, and of [1, 2, 3, nan] they are [1, 2, 3], where the NaN is counted as a 1.
-# A good guess says: NaNs are one value, as in NumPy and onnx's reference, or each is its own, as in torch; every number
-#   stays what it is.
+# A good guess says: NaNs are one value, as in NumPy and onnx's reference, or each is its own, as in torch; every
+#   number stays what it is.
 # What is so: an ordered map of the values compares with <, for which NaN is equal to everything, so that what comes
-#   first at a place of the map stands for what follows: the inverse indices say that 2 and 3 are NaN, or that NaN is the
-#   3 or 1 which the map happens to hold at its root. No order of the input gives NaN and the numbers.
-# Why it matters to a tensor runtime: one NaN among labels or clusters gives no error and no NaN but other groups; counts
-#   and inverse indices of such inputs cannot be judged by ONNX Runtime.
+#   first at a place of the map stands for what follows: the inverse indices say that 2 and 3 are NaN, or that NaN is
+#   the 3 or 1 which the map happens to hold at its root. No order of the input gives NaN and the numbers.
+# Why it matters to a tensor runtime: one NaN among labels or clusters gives no error and no NaN but other groups;
+#   counts and inverse indices of such inputs cannot be judged by ONNX Runtime.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -23,7 +23,8 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 names = ["values", "first", "inverse", "counts"]
-infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT if n == "values" else TensorProto.INT64, None) for n in names]
+kinds = [TensorProto.FLOAT, *[TensorProto.INT64] * 3]
+infos = [helper.make_tensor_value_info(n, kind, None) for n, kind in zip(names, kinds)]
 graph = helper.make_graph([helper.make_node("Unique", ["x"], names, sorted=0)], "g",
                           [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])], infos)
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
