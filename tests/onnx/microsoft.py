@@ -11,7 +11,7 @@ from onnx import helper
 
 import rlx
 from tests.onnx.models import model, node
-from tests.outside import outside
+from tests.onnx.runtime import session
 
 Arrays = Mapping[str, np.ndarray]
 DOMAIN = "com.microsoft"
@@ -49,12 +49,9 @@ def beside(
     kind: str, given: Arrays, names: str = "", outputs: str = "y", tolerance: float = 2e-5, **attributes: Any
 ) -> dict[str, np.ndarray]:
     """Compares rlx's results on the CPU with ONNX Runtime's, and returns them; skips where that is not installed."""
-    runtime = outside("onnxruntime")
     proto = microsoft(kind, given, names, outputs, **attributes)
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    session = runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    want = dict(zip([i.name for i in session.get_outputs()], session.run(None, dict(given)), strict=True))
+    judge = session(proto)
+    want = dict(zip([i.name for i in judge.get_outputs()], judge.run(None, dict(given)), strict=True))
     got = rlx.onnx.load(proto).run(dict(given), device="cpu")
     for name, array in want.items():
         assert got[name].shape == array.shape, (kind, name, got[name].shape, array.shape)

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 
 import rlx
 from rlx.errors import RlxError
+from tests.onnx.runtime import session
 
 # What random numbers of any length do not do for: the input's name, its shape or value.
 _FRAME: dict[str, Any] = {"input": (1, 576), "state": (2, 1, 128), "sr": np.array(16000)}
@@ -77,9 +79,9 @@ def difference(got: Any, want: Any) -> float:
 
 def row(file: str, content: bytes, devices: Sequence[str]) -> list[str]:
     """A cell for each device. Raises: onnxruntime's errors for what it does not run on these inputs."""
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    fed = feeds(file, session.get_inputs())
-    want = session.run(None, fed)
+    judge = session(onnx.load_from_string(content))
+    fed = feeds(file, judge.get_inputs())
+    want = judge.run(None, fed)
     cells = []
     for device in devices:
         try:

@@ -12,7 +12,7 @@ from onnx import helper
 
 import rlx
 from tests.onnx.models import model, node
-from tests.outside import outside
+from tests.onnx.runtime import session
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -52,14 +52,9 @@ def judged_by_runtime(device: str) -> bool:
 
 
 def in_runtime(proto: onnx.ModelProto, given: Arrays) -> list[np.ndarray]:
-    """What ONNX Runtime gives with one thread and without its optimizer; skips where it is not installed."""
-    runtime = outside("onnxruntime")
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, dict(given)))
+    """What ONNX Runtime gives with one thread, exact products and without its optimizer; skips where it is not
+    installed."""
+    return list(session(proto, "DISABLE_ALL").run(None, dict(given)))
 
 
 def stepped(x: np.ndarray, scale: Any, zero: Any, dtype: Any) -> np.ndarray:

@@ -12,6 +12,7 @@ from onnx import helper
 import rlx
 from tests.onnx.models import model, node
 from tests.onnx.quantized import in_runtime, judged_by_runtime, stepped
+from tests.onnx.runtime import session
 
 pytestmark = pytest.mark.judged
 SIGNS = pytest.mark.parametrize(
@@ -140,6 +141,25 @@ def test_quantized_convolutions(
     sums = rlx.onnx.load(wide).run({"x": whole(x, az).astype(np.float64)}, device="cpu")["y"]
     factor = (np.float64(np.float32(0.03)) * ws.astype(np.float64)).reshape(1, -1, *(1,) * (w.ndim - 2))
     check(proto, x, stepped(sums * factor, np.float32(0.7), yz, ta), device, step=1)
+
+
+@pytest.mark.parametrize("ta", [np.uint8, np.int8], ids=str)
+def test_onnx_runtime_judges_without_saturation(ta: Any) -> None:
+    """Where its optimizer joins a product with the nodes around it, too."""
+    weights: dict[str, Any] = {"s": np.float32(0.02), "z": np.array(128 if ta == np.uint8 else 0, ta)}
+    weights |= {"w": drawn(np.int8, 40, 8), "ws": np.full(8, 0.02, np.float32), "wz": np.zeros(8, np.int8)}
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "d"),
+        node("DequantizeLinear", "w ws wz", "v", axis=1), node("MatMul", "d v", "m"),
+        node("QuantizeLinear", "m ys z", "p"), node("DequantizeLinear", "p ys z", "y"),
+    ]  # fmt: skip
+    weights = {n: np.asarray(a) for n, a in (weights | {"ys": np.float32(0.5)}).items()}
+    x = np.random.default_rng(0).normal(size=(3, 40)).astype(np.float32)
+    proto = model(nodes, {"x": [3, 40]}, {"y": None}, weights, opset=17)
+    real = np.clip(np.round(x.astype(np.float64) / np.float64(np.float32(0.02))), -128, 127) @ whole(weights["w"], 0)
+    want = np.clip(np.round(real * np.float64(np.float32(0.02)) ** 2 / 0.5), -128, 127) * 0.5
+    for level in ("DISABLE_ALL", "ENABLE_ALL"):
+        np.testing.assert_array_equal(session(proto, level).run(None, {"x": x})[0], want)
 
 
 def test_weights_stay_8_bits() -> None:

@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 import rlx
 from rlx.conformance.oracle import evaluate
+from tests.onnx.runtime import session
 from tests.onnx.sweep import steps
 
 NEAR = 1e-5  # of the largest number
@@ -203,14 +203,11 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 def compared(path: Path, feeds: Feeds, device: str) -> tuple[str, str]:
     """What became of a file: the last of `COLUMNS` it reached, or "differs", and what is to be said."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        names = [i.name for i in session.get_inputs()]
+        judge = session(onnx.load(path))
+        names = [i.name for i in judge.get_inputs()]
         feeds = {n: feeds[n].astype(object) if feeds[n].dtype.kind == "U" else feeds[n] for n in names}
-        want = flat(session.run(None, feeds))
+        want = flat(judge.run(None, feeds))
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no base
         return "made", str(error).replace("\n", " ")[:160]
     try:

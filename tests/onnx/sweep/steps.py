@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper
+
+from tests.onnx.runtime import session
 
 Arrays = dict[str, np.ndarray]
 NARROW = ("int8", "uint8", "int16", "uint16")
@@ -18,12 +19,9 @@ SHARE = 0.02  # of the numbers of a tensor that may lie between two steps
 
 def run(model: bytes, feeds: Arrays, level: str) -> Arrays:
     """ONNX Runtime's results by name, with its optimizations up to a level."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    given = {i.name: feeds[i.name] for i in session.get_inputs()}
-    found = zip(session.get_outputs(), session.run(None, given), strict=True)
+    judge = session(onnx.load_from_string(model), level)
+    given = {i.name: feeds[i.name] for i in judge.get_inputs()}
+    found = zip(judge.get_outputs(), judge.run(None, given), strict=True)
     # ONNX Runtime gives floats of 8 bits as their bytes, and integers of 4 bits as it packs them.
     return {o.name: a if "float8" not in o.type and "int4" not in o.type else a.view("V1") for o, a in found}
 
