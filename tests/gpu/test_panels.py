@@ -1,5 +1,5 @@
-"""Products of halves by instructions of warpgroups, with the whole epilogue: the CUDA source run on the CPU, without its
-barriers between a bringing and two multiplying warpgroups; and where they are chosen."""
+"""Products of halves by instructions of warpgroups, with the whole epilogue: the CUDA source run on the CPU, without
+its barriers between a bringing and two multiplying warpgroups; and where they are chosen."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.gemm.choice import Library, Panels, Problem, choose, forcing
 from rlx.backends.gpu.gemm.product import Product
+from rlx.backends.gpu.program.lowering import kernel_name
 from rlx.driver import Limits
 from rlx.dtypes import bf16
 from tests.gpu import cuda_host, lowered
@@ -31,6 +32,8 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def panels(a: Array, b: Array, *bias: Array, **attrs: Any) -> Array:
     with forcing(algorithm="panels"):
+        made = lowered.lower("matmul", [a, b, *bias], attrs, "cuda", _LIMITS)[2].steps
+        assert [kernel_name(step).split("-")[0] for step in made] == ["matmul_panels"]
         return run("matmul", a, b, *bias, limits=_LIMITS, backend="cuda", **attrs)
 
 

@@ -72,7 +72,7 @@ class ProductCall:
     label: str = ""
 
     def problem(self, precision: str, inside: frozenset[str] = frozenset()) -> Problem:
-        """The record on which the choice of an algorithm depends; `inside`: the activations that the library applies."""
+        """The record on which the choice of an algorithm depends; `inside`: activations that the library applies."""
         p, a, b = self.product, self.a, self.b
         aligned = all(o.vectors(pitch, 16 // o.dtype.itemsize) for o, pitch in zip((a, b), p.pitches, strict=True))
         apart = self.end.activation
