@@ -33,7 +33,7 @@ WAYS: tuple[tuple[str, str | None], ...] = (
     ("library", None), ("panels", None), ("library", "gelu"), ("panels", "gelu"),
     ("library", "gelu_tanh"), ("panels", "gelu_tanh"),
 )  # fmt: skip
-CHECK_SECONDS = 60
+CHECK_SECONDS = 80
 
 
 def compiled(session: Session, shape: tuple[int, int, int], dtype: Any, way: str, ta: bool, tb: bool, end: str | None,
