@@ -16,7 +16,7 @@
 #define COPIES_SEEN
 #define HOLD(c, n)
 #define HOLD_BITS(r, n)
-#define WG_PLACE(at) (at)
+#define WG_START (GROUP % 2u << 20)  // as in a cluster of two
 #else
 #define PANELS_IN_UNITS(n)                           \
     extern __shared__ __align__(1024) uint4 units[]; \
@@ -31,8 +31,11 @@
 // The same of registers that instructions on their way read.
 #define HOLD_BITS(r, n) \
     UNROLL for (uint h = 0u; h < (n); h++) asm volatile("" : "+r"((r)[h])::"memory");
-#define WG_PLACE(at) (((uint)__cvta_generic_to_shared(units) >> 4) + (at))
+#define WG_START ((uint)__cvta_generic_to_shared(units) >> 4)
 #endif
+// Where units[at] lies, in units. In a cluster an address also has the rank of its workgroup, above the 18 bits of shared
+// memory, which a descriptor has no room for: it would change the distance of panels.
+#define WG_PLACE(at) ((WG_START & 0x3fffu) + (at))
 // Where a matrix lies: from units[at] on, its groups of eight rows 1024 bytes apart, its panels `panel` units.
 #define WG_MATRIX(at, panel) ((rlx_u64)(1u << 30 | 64u) << 32 | (((panel) << 16) + WG_PLACE(at)))
 
