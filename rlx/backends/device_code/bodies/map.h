@@ -51,10 +51,11 @@ RLX_FN void rlx_barrier_wait(const uint barrier, const uint parity) {
         ::"r"(barrier), "r"(parity)
         : "memory");
 }
-// Arrives at this barrier of workgroup `rank` of the cluster.
+// Arrives at this barrier of workgroup `rank` of the cluster, which then may write what this warp has read. What it wrote
+// itself is not released to the other workgroup: that would be a fence of the whole device.
 RLX_FN void rlx_barrier_arrive(const uint barrier, const uint rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(rank)
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(rank)
                  : "memory");
 }
 // Brings a tile into shared memory from `to` on; of the whole cluster, where it is for ALL.

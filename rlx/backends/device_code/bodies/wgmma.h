@@ -33,8 +33,8 @@
     UNROLL for (uint h = 0u; h < (n); h++) asm volatile("" : "+r"((r)[h])::"memory");
 #define WG_START ((uint)__cvta_generic_to_shared(units) >> 4)
 #endif
-// Where units[at] lies, in units. In a cluster an address also has the rank of its workgroup, above the 18 bits of shared
-// memory, which a descriptor has no room for: it would change the distance of panels.
+// Where units[at] lies, in units. In a cluster an address also has the rank of its workgroup, above the 18 bits of
+// shared memory, which a descriptor has no room for: it would change the distance of panels.
 #define WG_PLACE(at) ((WG_START & 0x3fffu) + (at))
 // Where a matrix lies: from units[at] on, its groups of eight rows 1024 bytes apart, its panels `panel` units.
 #define WG_MATRIX(at, panel) ((rlx_u64)(1u << 30 | 64u) << 32 | (((panel) << 16) + WG_PLACE(at)))
