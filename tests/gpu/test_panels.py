@@ -1,5 +1,6 @@
 """Products of halves by instructions of warpgroups, with the whole epilogue: the CUDA source run on the CPU, without
-its barriers between a bringing and two multiplying warpgroups; and where they are chosen."""
+its barriers between a bringing and two multiplying warpgroups but with addresses as in a cluster; and where they are
+chosen."""
 
 from __future__ import annotations
 
@@ -57,6 +58,15 @@ def test_every_activation(end: str | None) -> None:
 
 
 @on_host
+@pytest.mark.parametrize("ta", [False, True])
+def test_the_second_workgroup_of_a_cluster_reads_columns_of_every_panel(ta: bool) -> None:
+    """Its shared addresses differ from the first one's in a bit that no descriptor holds."""
+    a, b = _pair(256, 64, 256, ta, False, np.float16)
+    got, want = panels(a, b, **_attrs(ta)), _want(a, b, **_attrs(ta))
+    close(got[128:], want[128:], **ROUNDED[np.float16])
+
+
+@on_host
 def test_columns_that_fill_no_unit() -> None:
     a, b = _pair(37, 136, 83, False, True, np.float16)
     close(panels(a, b, **_attrs(tb=True)), _want(a, b, **_attrs(tb=True)), **ROUNDED[np.float16])
@@ -69,7 +79,8 @@ def _chosen(m: int, k: int, n: int, end: str | None) -> type:
 
 
 def test_where_the_library_would_leave_an_activation_to_another_launch() -> None:
-    assert _chosen(4096, 4096, 4096, "gelu") is _chosen(8192, 768, 3072, "gelu_tanh") is Panels
-    assert _chosen(4096, 4096, 4096, None) is Library
+    assert _chosen(8192, 768, 3072, "gelu") is _chosen(2048, 768, 3072, "gelu_tanh") is Panels
+    assert _chosen(8192, 768, 3072, None) is Library
+    assert _chosen(4096, 4096, 4096, "gelu") is Library  # a sum so long that another launch costs less
     assert _chosen(512, 768, 3072, "gelu") is Library  # tiles would fill a third of the device
     assert _chosen(8192, 128, 4096, "gelu") is Library  # a sum too short to hide how results leave
