@@ -18,7 +18,7 @@ from tests.full import full, spread
 
 load_rules()  # fills the table of kernels
 # PTX does not tell u32 from i32 in parameters reliably; pointers, integers and floats it does.
-_KINDS = {"u64": "ptr", "u32": "u32", "s32": "i32", "b32": "u32", "f32": "f32"}
+_KINDS = {"u64": "ptr", "u32": "u32", "s32": "i32", "b32": "u32", "f32": "f32", "align": "map"}
 
 
 def variants() -> list[FileKernel]:

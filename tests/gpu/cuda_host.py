@@ -17,13 +17,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.cuda.packing import map_tile
 from rlx.backends.cuda.sources import HEADER_FOLDERS, kernel_source
 from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, Ref
 from tests.gpu.host_library import HERE, compiler, library
 
 Array = npt.NDArray[Any]
-_C = {"u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
+
+
+class _Map(ctypes.Structure):
+    """What bodies/map.h reads on the host instead of a tensor map."""
+
+    _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_uint32) for name in ("rows", "columns", "high")))
+
+
+_C = {"map": _Map, "u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 
 
 __all__ = ["compiler", "gemm", "launch", "without_barrier"]
@@ -86,7 +95,12 @@ def launch(step: Launch, segments: dict[str, Array]) -> None:
     before = {name: segments[name].copy() for name in {w.segment for w in step.writes}}
 
     def once(backwards: int) -> None:
-        args = [segments[a.segment].ctypes.data + a.offset if isinstance(a, Ref) else a for a in step.args]
+        args: list[Any] = [
+            segments[a.segment].ctypes.data + a.offset if isinstance(a, Ref) else a for a in step.args
+        ]
+        for i, decl in enumerate(KERNELS[step.kernel.stem].args):
+            if decl.kind == "map":
+                args[i] = _Map(args[i], *map_tile(step, i))
         assert library.run(backwards, *step.groups, *args) == 0, "threads of a group waited at different barriers"
 
     once(1)

@@ -148,6 +148,29 @@ void rlx_wg_held(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b)
     rlx_meet(-7);
 }
 
+template <float value(uint)>
+static void rlx_wg_tile_of(const uint4* units, float* c, rlx_u64 a, rlx_u64 b, uint more, bool ta, bool tb) {
+    const uint warp = threadIdx.x % 128u / 32u, lane = threadIdx.x % 32u;
+    double x[2][16], y[16];
+    for (uint h = 0; h < 2; h++)
+        for (uint k = 0; k < 16; k++) {
+            const uint row = warp * 16u + lane / 4u + h * 8u;
+            x[h][k] = value(ta ? rlx_column_value(units, a, row, k) : rlx_row_value(units, a, row, k));
+        }
+    for (uint e = 0; e < 128u; e += e % 2u ? 3 : 1) {
+        const uint column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
+        for (uint k = 0; k < 16; k++)
+            y[k] = value(tb ? rlx_row_value(units, b, column, k) : rlx_column_value(units, b, column, k));
+        for (uint h = 0; h < 2; h++) {
+            double sum = more ? c[e + 2u * h] : 0.0;
+            for (uint k = 0; k < 16; k++) sum += x[h][k] * y[k];
+            c[e + 2u * h] = rlx_cut(sum);
+        }
+    }
+}
+void rlx_wg_tile(const uint4* units, float* c, rlx_u64 a, rlx_u64 b, uint more, bool ta, bool tb, bool bf16) {
+    (bf16 ? rlx_wg_tile_of<rlx_bf16> : rlx_wg_tile_of<rlx_f16>)(units, c, a, b, more, ta, tb);
+}
 void rlx_mma(float* c, const uint* a, const uint* b, bool bf16) {
     (bf16 ? rlx_mma_of<rlx_bf16> : rlx_mma_of<rlx_f16>)(c, a, b);
 }

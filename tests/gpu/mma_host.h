@@ -24,3 +24,7 @@ void rlx_wg_held(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b)
 #define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_columns(units, 64, c, a, b, true)
 #define rlx_wg_columns_128_f16(c, a, b) rlx_wg_columns(units, 128, c, a, b, false)
 #define rlx_wg_columns_128_bf16(c, a, b) rlx_wg_columns(units, 128, c, a, b, true)
+// wgmma of 256 columns, of operands that lie by rows or by columns.
+void rlx_wg_tile(const uint4* units, float* c, rlx_u64 a, rlx_u64 b, uint more, bool ta, bool tb, bool bf16);
+#define rlx_wg_tile_f16(units, c, a, b, more, ta, tb) rlx_wg_tile(units, c, a, b, more, ta, tb, false)
+#define rlx_wg_tile_bf16(units, c, a, b, more, ta, tb) rlx_wg_tile(units, c, a, b, more, ta, tb, true)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rlx.backends.cuda.tensor_map import TensorMap
 from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import FileKernel, Launch, Ref, SourceKernel
 from rlx.errors import RlxError
@@ -50,16 +51,32 @@ def pack_args(launch: Launch, address_of: Callable[[Ref], int]) -> PackedArgs:
         )
     values = []
     for i, (kind, value) in enumerate(zip(kinds, launch.args, strict=True)):
-        if isinstance(value, Ref) != (kind == "ptr"):
+        if isinstance(value, Ref) != (kind in ("ptr", "map")):
             raise RlxError(f"{launch.label}: kernel {name}: argument {i} is declared {kind}, got {value!r}")
+        if isinstance(value, Ref) and kind == "map":
+            values.append(TensorMap(address_of(value), *map_tile(launch, i)))
+            continue
         if isinstance(value, Ref):
             values.append(_KINDS[kind](address_of(value)))
             continue
         if kind in _RANGES and not (isinstance(value, int) and _in(value, *_RANGES[kind])):
             raise RlxError(f"{launch.label}: kernel {name}: argument {i} = {value!r} is no {kind}")
         values.append(_KINDS[kind](value))
-    pointers = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(v) for v in values))
+    places = (v.place if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values)
+    pointers = (ctypes.c_void_p * max(len(values), 1))(*places)
     return PackedArgs(tuple(values), pointers)
+
+
+def map_tile(launch: Launch, i: int) -> tuple[int, int, int]:
+    """The rows and columns of the matrix that argument i, a map, describes, and the rows of a tile."""
+    assert isinstance(launch.kernel, FileKernel)
+    decl = KERNELS[launch.kernel.stem]
+    named = dict(zip((a.name for a in decl.args), launch.args, strict=True))
+    tile = decl.args[i].tile
+    assert tile is not None
+    rows, columns, high = (named[name] for name in tile)
+    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(high, int)
+    return rows, columns, high
 
 
 def _in(value: int, low: int, high: int) -> bool:

@@ -16,7 +16,7 @@
 #define COPIES_SEEN
 #define HOLD(c, n)
 #define HOLD_BITS(r, n)
-#define WG_PLACE(at) (at)
+#define WG_START (GROUP % 2u << 20)  // as in a cluster of two
 #else
 #define PANELS_IN_UNITS(n)                           \
     extern __shared__ __align__(1024) uint4 units[]; \
@@ -31,8 +31,11 @@
 // The same of registers that instructions on their way read.
 #define HOLD_BITS(r, n) \
     UNROLL for (uint h = 0u; h < (n); h++) asm volatile("" : "+r"((r)[h])::"memory");
-#define WG_PLACE(at) (((uint)__cvta_generic_to_shared(units) >> 4) + (at))
+#define WG_START ((uint)__cvta_generic_to_shared(units) >> 4)
 #endif
+// Where units[at] lies, in units. In a cluster an address also has the rank of its workgroup, above the 18 bits of
+// shared memory, which a descriptor has no room for: it would change the distance of panels.
+#define WG_PLACE(at) ((WG_START & 0x3fffu) + (at))
 // Where a matrix lies: from units[at] on, its groups of eight rows 1024 bytes apart, its panels `panel` units.
 #define WG_MATRIX(at, panel) ((rlx_u64)(1u << 30 | 64u) << 32 | (((panel) << 16) + WG_PLACE(at)))
 
@@ -45,6 +48,15 @@
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+#define RLX_WG_SUMS_256 \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
 #define RLX_WG_4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define RLX_WG_16(c, i) RLX_WG_4(c, i), RLX_WG_4(c, i + 4), RLX_WG_4(c, i + 8), RLX_WG_4(c, i + 12)
 #define RLX_WG_OUT_64(c) RLX_WG_16(c, 0), RLX_WG_16(c, 16)

@@ -20,7 +20,7 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
-Algorithm = Literal["library", "mma", "halves", "fma", "rows", "line", "vector", "skinny", "direct"]
+Algorithm = Literal["library", "mma", "halves", "fma", "rows", "line", "vector", "skinny", "direct", "panels"]
 Pair = tuple[DType, DType]  # the storage of A and of B
 
 LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
@@ -40,6 +40,9 @@ _LONG_SUM_TERMS = 2048
 _RESIDENT = 2  # workgroups of fused multiply-adds that a unit should have, so that one computes while another loads
 _LARGE_PRODUCTS = 1 << 30  # multiply-adds from which separate launches that round the operands first pay off
 _THREADS = 256
+_PANEL_BYTES = (4 * 48 << 10) + 64
+_PANEL_TERMS = 512, 1024  # sums of about these lengths are faster by panels than by the library and a step (measured)
+_FILLED = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Split:
 class Problem:
     """The properties on which the candidates for a product depend: sizes, the storage of A, B, C, the precision.
     `grouped`: each expert has its own rows of A, and m (or k, in a sum over rows) is their mean number. `aligned`: in
-    memory, every row of A and of B begins at a multiple of 16 bytes."""
+    memory, every row of A and of B begins at a multiple of 16 bytes. `apart`: the activation that the library cannot
+    apply itself."""
 
     product: Product
     a: DType
@@ -70,6 +74,7 @@ class Problem:
     precision: str
     grouped: bool = False
     aligned: bool = False
+    apart: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,17 @@ class Direct:
     columns: int
 
 
-Candidate = Library | FmaTiles | MmaTiles | HalfTiles | FewRows | Line | Vector | SkinnyTiles | Direct
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """The kernel of warpgroups for 16-bit operands; shared memory holds `stages` slices of k."""
+
+    algorithm: ClassVar[Algorithm] = "panels"
+    cost: Cost
+    stored: Pair
+    stages: int = 4
+
+
+Candidate = Panels | Library | FmaTiles | MmaTiles | HalfTiles | FewRows | Line | Vector | SkinnyTiles | Direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +237,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         wanted = (large and p.m > _MAX_ROWS) or forced().algorithm == "halves"
         if wanted and stored == (split.type, split.type) and problem.aligned and in_units(p):
             result += half_tiles(target, p, stored)
+        if problem.aligned and stored == pair and not split.exact:
+            result += _panels(target, problem, pair)
     result += _fma_tiles(target, problem, 3, pair)
     if problem.grouped:
         return result
@@ -329,6 +346,20 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
         )
         for name, sides in tiles.items()
     ]  # fmt: skip
+
+
+def _panels(target: Target, problem: Problem, stored: Pair) -> list[Candidate]:
+    """The kernel of warpgroups. It goes before the library where that would leave an activation to another launch, for
+    tiles that fill the device and sums of `_PANEL_TERMS`: shorter ones do not hide how a tile's results leave, and of
+    longer ones the library is the faster even with a launch more."""
+    p = problem.product
+    fits = target.matrices.warpgroups and not p.batch and not problem.grouped and p.k > 0
+    if not fits or target.limits.dynamic_shared_bytes < _PANEL_BYTES:
+        return []
+    pairs, tiles = max(target.units // 2, 1), tiles_across(p, (256, 256))
+    filled = p.m * p.n / (math.ceil(tiles / pairs) * pairs * 256 * 256)
+    first = problem.apart is not None and filled >= _FILLED and _PANEL_TERMS[0] <= p.k <= _PANEL_TERMS[1]
+    return [Panels((-1 if first else 4,), stored)]
 
 
 def _cost(
@@ -472,6 +503,8 @@ def _with_overrides(target: Target, kernels: Sequence[Candidate], p: Product) ->
 def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidate:
     if isinstance(c, Direct):
         return c
+    if isinstance(c, Panels):
+        return replace(c, stages=wish.stages or c.stages)
     if isinstance(c, Library):
         return c if wish.fused_bias is None else replace(c, fused_bias=wish.fused_bias)
     if isinstance(c, FewRows):

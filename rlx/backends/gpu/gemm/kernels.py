@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, maps, reads, uints, writes
 
 # The lengths of the two inner batch axes, and the strides of A and B along all three, in elements.
 PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
@@ -212,6 +212,30 @@ def _halves(stem: str, threads: int, tiles: tuple[str, ...], about: str) -> Kern
 
 MATMUL_HALVES = _halves("matmul_halves", 128, ("m",), "small")
 MATMUL_HALVES_WIDE = _halves("matmul_halves_wide", 256, ("l",), "large")
+MATMUL_PANELS = declare(
+    KernelDecl(
+        "matmul_panels",
+        about="C (m, n) = activation(op(A) op(B) + bias) for halves, by instructions of warpgroups.",
+        grid="clusters of two groups of 384, which stay for one pair of tiles after the other",
+        args=(
+            *maps(a=("rows_a", "columns_a", "high_a"), b=("rows_b", "columns_b", "high_b")),
+            *reads(bias="f32"),
+            *writes(c="T"),
+            *uints("m", "n", "k", "rows_a", "columns_a", "high_a", "rows_b", "columns_b", "high_b"),
+        ),
+        headers=("prims", "mma", "map"),
+        variants={"T": ("f16", "bf16")},
+        constants={**_BEFORE, "C_UNITS": False, "WIDE": False, "SLICES": 4, "WARPGROUPS": 1},
+        trials=(
+            (False, True, 2, 1, True, False, 4, 1), (True, False, 0, 0, True, True, 4, 1),
+            (False, False, 3, 2, False, False, 4, 1), (True, True, 4, 0, True, False, 3, 1),
+        ),
+        threads=384,
+        specific=("WARPGROUPS", 1),
+        cluster=2,
+        cuda_only=True,
+    )
+)  # fmt: skip
 MATMUL_INT = declare(
     KernelDecl(
         "matmul_int",

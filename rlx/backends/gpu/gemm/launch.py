@@ -16,6 +16,7 @@ from rlx.backends.gpu.gemm.choice import (
     FmaTiles,
     Library,
     MmaTiles,
+    Panels,
     SkinnyTiles,
     Vector,
     choose,
@@ -29,6 +30,7 @@ from rlx.backends.gpu.gemm.kernels import (
     MATMUL_INT,
     MATMUL_LINE,
     MATMUL_MMA,
+    MATMUL_PANELS,
     MATMUL_ROWS,
     MATMUL_SKINNY,
     MATMUL_VECTOR,
@@ -50,7 +52,8 @@ CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "si
 
 def product(ctx: Lowering, call: ProductCall) -> None:
     """Appends the steps of one product, by the candidate that is chosen for it."""
-    chosen = choose(ctx.target, call.problem(ctx.precision))
+    library = ctx.target.library
+    chosen = choose(ctx.target, call.problem(ctx.precision, library.activations if library else frozenset()))
     a, b = (o.stored(ctx, dtype) for o, dtype in zip((call.a, call.b), chosen.stored, strict=True))
     call = replace(call, a=a, b=b)
     if isinstance(chosen, Library):
@@ -65,6 +68,8 @@ def product(ctx: Lowering, call: ProductCall) -> None:
         _skinny(ctx, call, chosen)
     elif isinstance(chosen, MmaTiles):
         _mma_tiles(ctx, call, chosen)
+    elif isinstance(chosen, Panels):
+        _panels(ctx, call, chosen)
     elif isinstance(chosen, HalfTiles):
         _half_tiles(ctx, call, chosen)
     else:
@@ -135,6 +140,21 @@ def _half_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
         "T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a,
     }  # fmt: skip
     _tiles(ctx, call, kernel, defines, tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k)
+
+
+def _panels(ctx: Lowering, call: ProductCall, chosen: Panels) -> None:
+    """Instructions of warpgroups, with the whole epilogue."""
+    p, a, b, c, end = call.product, call.a, call.b, call.c, call.end
+    bias, kind, _ = biases(ctx, end, 1, a.dtype)
+    kernel = MATMUL_PANELS(
+        T=a.dtype.name, A_TRANSPOSED=p.transpose_a, B_TRANSPOSED=p.transpose_b, ACTIVATION=CODE[end.activation],
+        BIAS=kind, C_UNITS=c.vectors(p.n, 8 if c.dtype.is_half else 4), WIDE=c.dtype == f32, SLICES=chosen.stages,
+        WARPGROUPS=1,
+    )  # fmt: skip
+    stored_a = (p.k, p.m, 64) if p.transpose_a else (p.m, p.k, 128)
+    stored_b = (p.n, p.k, 128) if p.transpose_b else (p.k, p.n, 64)
+    pairs = min(tiles_across(p, (256, 256)), max(ctx.target.units // 2, 1))
+    ctx.launch(kernel, (2 * pairs, 1, 1), [a.ref, b.ref, bias or a.ref, c.ref, p.m, p.n, p.k, *stored_a, *stored_b])
 
 
 def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:

@@ -17,6 +17,7 @@ HEADERS: dict[str, tuple[str | None, str | None]] = {
     "body64": ("bodies/body64.h", "body64.glsl"),
     "mma": ("bodies/mma.h", "mma.glsl"),
     "attention_words": ("bodies/attention_words.h", "attention_words.glsl"),
+    "map": ("bodies/map.h", None),
     "rounding": (None, "rounding.glsl"),  # CUDA C++ rounds with instructions that the prelude names
 }
 _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
@@ -26,6 +27,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
     """The CUDA C++ text for NVRTC; variants are macros on its command line."""
     values = zip(decl.constants.items(), constants, strict=True)
     resident = f", {decl.resident}" if decl.resident != "1" else ""
+    cluster = f" __cluster_dims__({decl.cluster}, 1, 1)" if decl.cluster > 1 else ""
     return "\n".join(
         (
             *_about(decl),
@@ -35,7 +37,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
             *(f"#define {name} {_value(default, value)}" for (name, default), value in values),
             *_body(decl),
             "",
-            f'extern "C" __global__ void __launch_bounds__({decl.threads}{resident})',
+            f'extern "C" __global__ void{cluster} __launch_bounds__({decl.threads}{resident})',
             f"    {decl.stem}({', '.join(f'{_type(a)} {a.name}' for a in decl.args)}) {{",
             *(() if decl.begins else ("    BEGIN;",)),
             f"    {_call(decl)}",
@@ -90,7 +92,7 @@ def _includes(decl: KernelDecl, language: int) -> list[str]:
 
 
 def _type(arg: ArgDecl) -> str:
-    return f"PTR({arg.element})" if arg.kind == "ptr" else _SCALARS[arg.kind]
+    return f"PTR({arg.element})" if arg.kind == "ptr" else "MAP" if arg.kind == "map" else _SCALARS[arg.kind]
 
 
 def _value(default: int, value: int) -> str:

@@ -22,13 +22,16 @@ INDICES = ("i32", "i64")
 
 @dataclass(frozen=True, slots=True)
 class ArgDecl:
-    """One argument of a kernel, of kind "ptr", "u32", "i32" or "f32". A pointer also has an `access` ("r", "w" or "rw")
-    and an `element` type: a type of the bodies' language, or the name of a variant word that stands for one."""
+    """One argument of a kernel, of kind "ptr", "map", "u32", "i32" or "f32". A pointer also has an `access` ("r", "w"
+    or "rw") and an `element` type: a type of the bodies' language, or the name of a variant word that stands for one. A
+    "map" (CUDA) is a pointer that becomes a tensor map, by which tiles are copied to shared memory: `tile` names the
+    arguments that give the rows and columns of the matrix of halves at this address, and the rows of a tile."""
 
     name: str
-    kind: Literal["ptr", "u32", "i32", "f32"]
+    kind: Literal["ptr", "map", "u32", "i32", "f32"]
     access: Literal["", "r", "w", "rw"] = ""
     element: str = ""
+    tile: tuple[str, str, str] | None = None
 
 
 def reads(**elements: str) -> tuple[ArgDecl, ...]:
@@ -44,6 +47,11 @@ def writes(**elements: str) -> tuple[ArgDecl, ...]:
 def updates(**elements: str) -> tuple[ArgDecl, ...]:
     """Pointers that a kernel reads and writes."""
     return tuple(ArgDecl(name, "ptr", "rw", element) for name, element in elements.items())
+
+
+def maps(**tiles: tuple[str, str, str]) -> tuple[ArgDecl, ...]:
+    """Matrices of halves that a kernel reads by tiles, by name with the arguments that describe them (ArgDecl.tile)."""
+    return tuple(ArgDecl(name, "map", "r", "T", tile) for name, tile in tiles.items())
 
 
 def uints(*names: str) -> tuple[ArgDecl, ...]:
@@ -87,6 +95,7 @@ class KernelDecl:
     macros: the compiler keeps registers few enough for that. `headers`: the parts of the shared device code that the
     body uses. `function`: the name of the body's function, if several kernels share it. `specific`: (constant, value)
     for which the CUDA text uses architecture-specific instructions and is compiled for sm_90a instead of sm_90.
+    `cluster`: so many consecutive workgroups run at the same time and reach each other's shared memory.
     `begins`: the body marks by BEGIN (`bodies/begin.h`) the point from which on it reads what earlier kernels wrote.
 
     For the SPIR-V: `unroll`: spirv-opt unrolls the loops marked for it and splits local arrays, since some drivers
@@ -107,6 +116,7 @@ class KernelDecl:
     headers: tuple[str, ...] = ()
     function: str = ""
     specific: tuple[str, int] | None = None
+    cluster: int = 1
     begins: bool = False
     unroll: bool = False
     subgroups: bool = False
