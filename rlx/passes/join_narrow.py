@@ -20,11 +20,12 @@ _Turn = tuple[bool, bool]  # transpose_a and transpose_b
 @dataclass
 class _Group:
     """Products that become one. `terms`: the products by which each gradient reaches that of x, where they are
-    joined."""
+    joined. `late`: nodes that read a member before all d are known, and are computed behind these."""
 
     x: Tensor
     members: list[Node]
     terms: list[Node] = field(default_factory=list)
+    late: list[Node] = field(default_factory=list)
     whole: Tensor | None = None
 
 
@@ -70,7 +71,8 @@ class _Finder:
                 if self._turnable(node.output):
                     group = found.setdefault(x.id, _Group(x, []))
                     first = group.members[0] if group.members else node
-                    if self.place[id(a.node)] < self.place[id(first)]:
+                    needs = a.node.inputs if a.node.op.family == "elementwise" else (a,)  # that node can come earlier
+                    if all(self.place[id(t.node)] < self.place[id(first)] for t in needs):
                         group.members.append(node)
         groups = [g for g in found.values() if len(g.members) > 1]
         for group in groups:
@@ -93,8 +95,17 @@ class _Finder:
         if len({d.id for d in made}) < max(2, len(made)):
             return False
         last = max(self.place[id(d.node)] for d in made)
-        if any(self.place[id(r)] <= last for n in group.members for r in self.readers.get(n.output.id, ())):
-            return False
+        for member in group.members:
+            for node in self._readers(member):
+                if self.place[id(node)] > last:
+                    continue
+                beside = [t.node.op.leaf for t in node.inputs if t.node is not member]
+                if node.op.family != "elementwise" or not all(beside):
+                    return False
+                if any(self.place[id(r)] <= last for r in self._readers(node)):
+                    return False
+                group.late.append(node)
+        group.late = list({id(node): node for node in group.late}.values())
         terms = [self._term(node.inputs[0], group.x, last) for node in group.members]
         known = [t for t in terms if t is not None]
         if len(known) == len(terms) and self._meet(known):
@@ -122,6 +133,9 @@ class _Finder:
             yield node
             t = node.output
 
+    def _readers(self, node: Node) -> list[Node]:
+        return [r for t in node.outputs for r in self.readers.get(t.id, ())]
+
     def _turnable(self, t: Tensor) -> bool:
         """Whether only products of two matrices read a tensor, which can read it transposed."""
         return t.id not in self.results and all(self.turn(r) is not None for r in self.readers.get(t.id, ()))
@@ -142,6 +156,7 @@ class _Joined:
         self.gone = {id(n) for n in gone}
         self.turned: dict[int, Tensor] = {}  # id of a tensor -> its transpose, computed in its place
         self.left: set[int] = set()  # ids of terms that are part of another
+        self.moved = {id(n) for g in backward for n in g.late}  # ids of nodes that have another place
         self.stacks: dict[tuple[int, ...], Tensor] = {}
 
     def _place(self, node: Node) -> int:
@@ -149,6 +164,8 @@ class _Joined:
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
+            if id(node) in self.moved:
+                continue
             if id(node) in self.firsts:
                 self._forward(self.firsts[id(node)])
             elif id(node) in self.sums:
@@ -196,6 +213,11 @@ class _Joined:
 
     def _forward(self, group: _Group) -> None:
         label = group.members[0].label
+        for node in group.members:
+            a_node = node.inputs[1].node
+            if not self.new.placed(a_node.output):
+                self.new.keep(a_node)
+                self.moved.add(id(a_node))
         a = self._stacked([node.inputs[1] for node in group.members], label)
         (whole,) = self._product((a, group.x), (False, True), label)
         parts = self._parts(whole, [node.output.shape[1] for node in group.members], label)
@@ -215,6 +237,8 @@ class _Joined:
         parts = self._parts(whole, [node.output.shape[0] for node in group.members], label)
         for node, part in zip(group.members, parts, strict=True):
             self.new.put(node.outputs, (part,))
+        for node in group.late:
+            self.new.keep(node)
 
     def _sum(self, last: Node, group: _Group) -> None:
         assert group.whole is not None

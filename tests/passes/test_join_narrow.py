@@ -13,6 +13,7 @@ from rlx.autodiff import gradients
 from rlx.ir import Graph, Node, Tensor, verify
 from rlx.passes.join_narrow import join_narrow
 from rlx.passes.simplify import simplify
+from tests.devices import session_here
 from tests.passes.values import results
 
 ROWS, WIDTH, RANK = 96, 64, 4
@@ -28,7 +29,7 @@ def corrected(outputs: Sequence[int], ranks: Sequence[int], rows: int = ROWS, sc
     normed = rlx.rms_norm(x, g.param("norm", (WIDTH,)))
     loss = g.constant(0.0)
     for weight, a, b in modules:
-        y = rlx.linear(normed, weight) + rlx.linear(rlx.linear(normed, a), b) * scale
+        y = rlx.linear(normed, weight) + rlx.linear(rlx.linear(normed, a * scale), b)
         loss = loss + rlx.mean(rlx.sigmoid(y))
         wanted += [a, b]
     g.output("loss", loss)
@@ -68,3 +69,20 @@ def test_corrections_of_products_of_one_x_are_joined(
 def test_products_of_two_inputs_or_of_few_rows_stay() -> None:
     for graph in (corrected((64,), (RANK,)), corrected((64, 16), (RANK, RANK), rows=8 * RANK)):
         assert join_narrow(graph) is graph
+
+
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param("vulkan", marks=pytest.mark.vulkan), pytest.param("cuda", marks=pytest.mark.cuda)],
+)
+def test_devices_give_the_gradients_of_joined_products(device: str) -> None:
+    graph = corrected((64, 16, 16), (RANK, RANK, RANK), scale=0.5)
+    given = numbers(graph)
+    exact = results(graph, given, upcast=True)
+    with session_here(device).compile(graph) as program:
+        program.set_params({name: given[name] for name in graph.params})
+        found = program.run({"x": given["x"]})
+        assert "concat" in str(program.report())
+    for name, value in found.items():
+        wanted = exact["output", name]
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max(), err_msg=name)
