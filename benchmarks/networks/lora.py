@@ -2,6 +2,7 @@
 
     python benchmarks/networks/lora.py [--shape 1b] [--device cuda vulkan] [--dtype f32] [--rounds 3] [--steps 10]
     python benchmarks/networks/lora.py --shape 135m --device cpu --threads 1 --steps 1
+    python benchmarks/networks/lora.py --device cuda --alone
 
 The model is a Llama of the shape of Llama 3.2 1B (4 x 1024 tokens) or of SmolLM 135M (4 x 256) with random weights; all
 linear layers have an adapter of rank 16, trained by AdamW in f32. rlx runs it by `rlx.training`, torch by PEFT and
@@ -148,6 +149,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="of a turn")
     parser.add_argument("--threads", type=int, help="of the CPU")
+    parser.add_argument("--alone", action="store_true", help="without torch")
     args = parser.parse_args()
     sizes, (batch, length) = SHAPES[args.shape]
     config = {**COMMON, **sizes, "torch_dtype": "bfloat16"}
@@ -159,7 +161,7 @@ def main() -> None:
         launches: dict[str, int | None] = {}
         for device in args.device:
             calls[f"rlx {device}"], launches[f"rlx {device}"], adapter = of_rlx(setting, device)
-        if version("peft"):
+        if version("peft") and not args.alone:
             cpu = args.device == ["cpu"]
             for name in ("torch", "torch.compile") if cpu else ("torch.compile",):
                 calls[name] = of_torch(setting, adapter, "cpu" if cpu else "cuda", name == "torch.compile")

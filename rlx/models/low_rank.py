@@ -174,8 +174,8 @@ class Correction(Record):
 
     def of(self, x: Tensor, product: Callable[[Tensor], Tensor], bias: Tensor | None) -> Tensor:
         """The corrected product of x, and the bias; `product` multiplies by the weight."""
-        a, b = (ops.cast(t, x.dtype) for t in (self.a, self.b))
-        result = product(x) + ops.linear(ops.linear(x, a), b) * self.scale
+        a, b = (ops.cast(t, x.dtype) for t in (self.a * self.scale, self.b))  # A is the smallest tensor to scale
+        result = product(x) + ops.linear(ops.linear(x, a), b)
         if self.magnitude is not None:
             length = self._length(product, x)
             result = result * ops.cast(ops.cast(self.magnitude, length.dtype) / length, result.dtype)

@@ -17,6 +17,7 @@ from rlx.passes.fuse_normed import fuse_normed
 from rlx.passes.hoist import hoist
 from rlx.passes.integers import use_integers
 from rlx.passes.isolate import isolate_results
+from rlx.passes.join_narrow import join_narrow
 from rlx.passes.join_transpositions import join_transpositions
 from rlx.passes.legalize import PassReport, legalize
 from rlx.passes.meet_early import meet_early
@@ -88,6 +89,8 @@ def optimize(
             stage("split_norms", lambda g: split_norms(g, support))
             stage("share_means", share_means)
         stage("simplify", lambda g: g if g is simple else simplify(g))
+        if launches:
+            stage("join_narrow", join_narrow)
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         if launches:
             from rlx.passes.keep_sums import keep_sums  # the CPU does without it

@@ -123,6 +123,17 @@ def tiny_tokens() -> np.ndarray[Any, Any]:
 
 def course(settings: Settings, made: ToTrain, rows: Rows, folder: Path) -> list[float]:
     """The losses of the steps by torch, from the adapter of rlx's start."""
+    import torch
+
+    # Gradients of random weights hold many subnormal numbers, with which a backward pass takes ten times as long here.
+    torch.set_flush_denormal(True)
+    try:
+        return _course(settings, made, rows, folder)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _course(settings: Settings, made: ToTrain, rows: Rows, folder: Path) -> list[float]:
     import peft
     import torch
     import transformers

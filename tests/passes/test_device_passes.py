@@ -191,8 +191,8 @@ def test_optimize_reports_and_counts() -> None:
     _, report = optimize(attention(), support=without("attention"), verify=True)
     assert [name for name, _ in report.nodes] == [
         "given", "simplify", "recognize", "sink_casts", "pad_classes", "legalize", "split_norms", "share_means",
-        "simplify", "fuse_epilogues", "keep_sums", "fuse_heads", "join_transpositions", "fuse_normed", "fuse_norms",
-        "sink_casts", "sink_reshapes", "fuse_groups", "isolate_results", "meet_early", "renew_last",
+        "simplify", "join_narrow", "fuse_epilogues", "keep_sums", "fuse_heads", "join_transpositions", "fuse_normed",
+        "fuse_norms", "sink_casts", "sink_reshapes", "fuse_groups", "isolate_results", "meet_early", "renew_last",
     ]  # fmt: skip
     after, _ = optimize(attention(), fuse=False)
     assert names(after) == ["attention", "exp"]
