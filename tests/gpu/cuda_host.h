@@ -40,6 +40,7 @@ static inline uint atomicMax(uint* place, uint value) {
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __fmaf_rn(a, b, c) __builtin_fmaf(a, b, c)
 static inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 32; i += 8) c += (signed char)(a >> i) * (signed char)(b >> i);

@@ -393,6 +393,16 @@ def test_all_rows_of_x_in_shared_memory(name: str, m: int, n: int, blocks: int, 
 
 
 @on_host
+@pytest.mark.usefixtures("matrices", "much_shared_memory")
+@pytest.mark.parametrize(
+    "name, m, blocks, dtype, cluster",
+    [("q4_k", 5, 16, "f16", 2), ("q4_k", 16, 24, "f16", 4), ("q8_0", 9, 128, "bf16", 4)],
+)
+def test_clusters_part_the_sum(name: str, m: int, blocks: int, dtype: str, cluster: int) -> None:
+    product(name, m, 128, blocks, dtype, "cuda", algorithm="panel", parts=2, stages=2, cluster=cluster)
+
+
+@on_host
 @pytest.mark.usefixtures("matrices")
 @pytest.mark.parametrize("name, dtype", [("q4_k", f16), ("q8_0", f16), ("q8_0", bf16)])
 def test_infinity_beside_all_rows_of_x(name: str, dtype: rlx.DType) -> None:

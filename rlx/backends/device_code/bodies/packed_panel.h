@@ -1,12 +1,14 @@
 // y (m, n) = x times the transposed packed rows of q, for at most COLS rows of x, by matrix instructions: see packed.h and
-// packed_pairs.h. CUDA alone: q4_k beside halves, and q8_0. All rows of x lie in shared memory as they are, with room for
-// HELD of them. A subgroup takes HIGH rows of q and steps of 256 elements; PARTS of the eight subgroups share rows and part
-// the steps. Quants are copied to shared memory 128 bytes of a row at a time, STAGES - 1 times ahead, by each subgroup for
+// packed_pairs.h. CUDA alone: q4_k beside halves, and q8_0. All rows of x lie in shared memory, with room for HELD of
+// them. A subgroup takes HIGH rows of q and steps of 256 elements; PARTS of the eight subgroups share rows and part the
+// steps. Quants are copied to shared memory 128 bytes of a row at a time, STAGES - 1 times ahead, by each subgroup for
 // itself, so that no subgroup waits for another between its first step and its last. Each lane decodes the scales of one
 // row. They multiply the sums of 32 products. Beside halves, minimums and the zeros of q8_0 multiply sums of 32 elements of
 // x, which are made once in a workgroup, by matrix instructions too: such a sum is two halves, of which the second counts
-// 2^-11. BLOCKS, PITCH: blocks of a row, and its bytes. EARLY: see packed_line.h; RESIDENT: see packed_mma.h. n is a
-// multiple of the rows of a workgroup, k one of 1,024, and its steps one of PARTS.
+// 2^-11. CLUSTER workgroups part the steps of the same rows and read each other's sums, in the order of the steps. BLOCKS,
+// PITCH: blocks of a row, and its bytes. EARLY: see packed_line.h. RESIDENT: workgroups of a multiprocessor that registers
+// leave room for, or 0 where the compiler decides. n is a multiple of the rows of a workgroup, k one of 1,024, and its
+// steps one of CLUSTER times PARTS.
 #define MATRIX T
 #define TERMS 1u
 #include "begin.h"
@@ -19,7 +21,8 @@
 #define NT (COUNT / 8u)
 #define HIGH 32u
 #define ROWS_HELD (256u / PARTS)
-#define STEPS (BLOCKS * BLOCK / 256u)
+#define ALL_STEPS (BLOCKS * BLOCK / 256u)
+#define STEPS (ALL_STEPS / CLUSTER)           // of a workgroup
 #define EACH (STEPS / PARTS)                  // steps of a subgroup
 #define COPIED (256u / BLOCK * SIZE0 / 128u)  // copies of 128 bytes that are a step
 #define GROUPS (8u / COPIED / 4u)             // groups of 32 elements in 32 bytes
@@ -51,6 +54,37 @@ RLX_FN void multiply_eight(float* c, const uint* a, const uint b) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+#endif
+
+// Sums of a workgroup of the cluster, by its place, and a barrier of all of them. A host runs workgroups in turn, so the
+// last one adds up what the others left.
+#ifdef RLX_ON_HOST
+static float left_sums[CLUSTER * 256u * COUNT];
+#define OWN_SUMS(place) (CLUSTER > 1u ? left_sums + (place) * 256u * COUNT : (float*)&units[Q_AT])
+#define SUM_OF(place, i) OWN_SUMS(place)[i]
+#define FIRST_OF(place) ((place) + 1u < CLUSTER ? ROWS_HELD * m : THREAD)
+#define CLUSTER_THREADS 256u
+#define CLUSTER_BARRIER
+#else
+#define OWN_SUMS(place) ((float*)&units[Q_AT])
+#define SUM_OF(place, i) (CLUSTER > 1u ? sum_of_other(place, i) : ((const float*)&units[Q_AT])[i])
+#define FIRST_OF(place) ((place) * 256u + THREAD)
+#define CLUSTER_THREADS (CLUSTER * 256u)
+#define CLUSTER_BARRIER                                                                                            \
+    if (CLUSTER > 1u) {                                                                                            \
+        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); \
+    }
+RLX_FN float sum_of_other(const uint place, const uint i) {
+    float sum;
+#if CLUSTER > 1
+    const uint own = uint(__cvta_generic_to_shared((const float*)&units[Q_AT] + i));
+    asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %1, %2;\nld.shared::cluster.f32 %0, [at];\n}"
+                 : "=f"(sum)
+                 : "r"(own), "r"(place)
+                 : "memory");
+#endif
+    return sum;
 }
 #endif
 
@@ -108,8 +142,8 @@ RLX_FN void place_scales(const Four s, const uint row) {
 
 // Two words of a matrix from four bytes of quants, of the group that is their lower or their upper nibbles.
 RLX_FN uvec2 pairs_of_group(const uint q, const uint group) {
-    const uint bytes = FORMAT == Q8_0 ? q ^ 0x80808080u : q, a = LOW_BYTES(bytes), b = HIGH_BYTES(bytes);
-    if (FORMAT != Q8_0) return make_uint2(a & 0x000f000fu << (4u * group), b & 0x000f000fu << (4u * group));
+    if (FORMAT != Q8_0) return make_uint2(q & 0x000f000fu << (4u * group), q >> 8 & 0x000f000fu << (4u * group));
+    const uint bytes = q ^ 0x80808080u, a = LOW_BYTES(bytes), b = HIGH_BYTES(bytes);
     if (IN_HALVES) return make_uint2(a, b);
     // Seven bits fit beside the leading one of a bf16 from 128 on; the eighth takes 128 away, or 256.
     return make_uint2(pair_sub_bf16(a & 0x007f007fu | 0x43004300u, a & 0x00800080u ^ 0x43804380u),
@@ -126,11 +160,12 @@ RLX_FN uvec2 pairs_of_group(const uint q, const uint group) {
 
 RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, const uint n) {
     if (!EARLY) BEGIN;
-    const uint tile = GROUP, from = WARP % PARTS * EACH, end = from + EACH;
+    const uint tile = GROUP / CLUSTER, place = GROUP % CLUSTER, first = place * STEPS;
+    const uint from = WARP % PARTS * EACH, end = from + EACH, start = first + from;
     if (tile * ROWS_HELD >= n) return;
     const uint first_row = tile * ROWS_HELD + WARP / PARTS * HIGH;
     const Planes at = planes_of(BLOCKS);
-    const uint4* q_from = (const uint4*)row_of(q, first_row + LANE / 8u, PITCH).words + (from * COPIED * 8u + LANE % 8u);
+    const uint4* q_from = (const uint4*)row_of(q, first_row + LANE / 8u, PITCH).words + (start * COPIED * 8u + LANE % 8u);
     uint q_to = Q_AT + WARP * HIGH * 8u + LANE / 8u * 8u + (LANE % 8u ^ LANE / 8u * 2u), scales_to = WARP * HIGH + LANE;
     KEPT(q_to)
     KEPT(scales_to)
@@ -141,12 +176,13 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
         COPIES_END
     }
     const Row own = row_of(q, first_row + LANE, PITCH);
-    Four scales = four_steps(own, at, from / 4u * 4u), next;
-    for (uint i = 0u; i < from % 4u; i++) next_of(scales);
-    next = four_steps(own, at, lesser(from / 4u * 4u + 4u, STEPS - 4u));
+    Four scales = four_steps(own, at, start / 4u * 4u), next;
+    for (uint i = 0u; i < start % 4u; i++) next_of(scales);
+    next = four_steps(own, at, lesser(start / 4u * 4u + 4u, ALL_STEPS - 4u));
     if (EARLY) BEGIN;
     for (uint i = THREAD; i < m * (STEPS * 32u); i += 256u) {
-        rlx_copy_unit(&units[i / (STEPS * 32u) * X_PITCH + i % (STEPS * 32u)], (const uint4*)x + i);
+        const uint row = i / (STEPS * 32u), unit = i % (STEPS * 32u);
+        rlx_copy_unit(&units[row * X_PITCH + unit], (const uint4*)x + (row * ALL_STEPS + first) * 32u + unit);
     }
     COPIES_END
     COPIES_WAIT(0u)
@@ -158,7 +194,7 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
     if (IN_HALVES) {
         for (uint i = WARP; i < STEPS * NT; i += 8u) {
             const uint step = i / NT, first_x = i % NT * 8u;
-            const uint4* given = &units[lesser(first_x + LANE_ROW, m - 1u) * X_PITCH + LANE_QUAD + step * 32u];
+            uint4* given = &units[lesser(first_x + LANE_ROW, m - 1u) * X_PITCH + LANE_QUAD + step * 32u];
             float some[4][4];
             UNROLL for (uint group = 0u; group < 8u; group++) {
                 // Ones in the row that is the group's: its sums come to be in that row.
@@ -167,6 +203,11 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
                 const uint b[2] = {v.x, v.y}, after[2] = {v.z, v.w};
                 MULTIPLY_FROM(some[group % 4u], a, b, group < 4u ? zeros : some[group % 4u])
                 MULTIPLY_FROM(some[group % 4u], a, after, some[group % 4u])
+                // A mask takes every other nibble out of a word, and x is placed beside these.
+                if (FORMAT == Q4_K && first_x + LANE_ROW < m) {
+                    const uvec2 early = PAIRED(v.x, v.y), late = PAIRED(v.z, v.w);
+                    given[group * 4u] = PACKED4(early.x, early.y, late.x, late.y);
+                }
             }
             UNROLL for (uint e = 0u; e < 2u; e++) {
                 // So small that halves hold the sum of any 32.
@@ -272,16 +313,16 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
             }
             sums_of_x += 2u * COUNT * 4u;
         }
-        if (step % 4u == 3u) {
+        if ((first + step) % 4u == 3u) {
             scales = next;
-            next = four_steps(own, at, lesser(step + 5u, STEPS - 4u));
+            next = four_steps(own, at, lesser(first + step + 5u, ALL_STEPS - 4u));
         } else {
             next_of(scales);
         }
     }
     COPIES_WAIT(0u)
     BARRIER;
-    float* joined = (float*)&units[Q_AT];
+    float* joined = OWN_SUMS(place);
     UNROLL for (uint t = 0u; t < 2u; t++) {
         UNROLL for (uint c = 0u; c < NT; c++) {
             UNROLL for (uint e = 0u; e < 4u; e++) {
@@ -290,15 +331,17 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
             }
         }
     }
+    CLUSTER_BARRIER
     BARRIER;
-    for (uint i = THREAD; i < ROWS_HELD * m; i += 256u) {
+    for (uint i = FIRST_OF(place); i < ROWS_HELD * m; i += CLUSTER_THREADS) {
         const uint row = i % ROWS_HELD, column = i / ROWS_HELD, to = tile * ROWS_HELD + row;
         float sum = 0.0f;
-        UNROLL for (uint p = 0u; p < PARTS; p++) {
-            sum += joined[((row / HIGH * PARTS + p) * HIGH + row % HIGH) * COUNT + column];
+        UNROLL for (uint p = 0u; p < CLUSTER * PARTS; p++) {
+            sum += SUM_OF(p / PARTS, ((row / HIGH * PARTS + p % PARTS) * HIGH + row % HIGH) * COUNT + column);
         }
         // A sum with infinity in it may be NaN because zeros or minimums are added up apart.
         if (IS_NAN(sum)) sum = dot_of(x, row_of(q, to, PITCH), at, BLOCKS * UNITS, column * (BLOCKS * BLOCK));
         STORE(T, y, column * n + to, sum);
     }
+    CLUSTER_BARRIER  // shared memory stays until all have read it
 }

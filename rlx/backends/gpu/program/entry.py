@@ -25,6 +25,8 @@ _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
 def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
     """The CUDA C++ text for NVRTC; variants are macros on its command line."""
     values = zip(decl.constants.items(), constants, strict=True)
+    together = dict(zip(decl.constants, constants, strict=True)).get(decl.cluster, 1)
+    cluster = f"__cluster_dims__({together}, 1, 1) " if together > 1 else ""
     resident = f", {decl.resident}" if decl.resident != "1" else ""
     return "\n".join(
         (
@@ -35,7 +37,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
             *(f"#define {name} {_value(default, value)}" for (name, default), value in values),
             *_body(decl),
             "",
-            f'extern "C" __global__ void __launch_bounds__({decl.threads}{resident})',
+            f'extern "C" __global__ void {cluster}__launch_bounds__({decl.threads}{resident})',
             f"    {decl.stem}({', '.join(f'{_type(a)} {a.name}' for a in decl.args)}) {{",
             *(() if decl.begins else ("    BEGIN;",)),
             f"    {_call(decl)}",

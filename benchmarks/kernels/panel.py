@@ -1,0 +1,122 @@
+"""The sizes of packed_panel on this machine, beside the kernel that is chosen, as shares of a device copy.
+
+    python benchmarks/kernels/panel.py [--base FOLDER] [--seconds 100] [--vulkan]
+
+A line is a format, a shape of the weight (outputs x inputs) and the rows of x. Its columns are the choice of the tree at
+FOLDER and of this one, then sizes that are forced: workgroups of a cluster, subgroups that share rows, stages, and
+workgroups of a multiprocessor. `-` is a size that does not suit, `!` an error beyond 1e-6 (NMSE, against float64). No
+line begins after so many seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(os.environ.get("PANEL_TREE", Path(__file__).resolve().parents[2]))))
+
+import numpy as np
+
+from benchmarks.harness import options
+from benchmarks.kernels import packed
+from rlx.backends.gpu.gemm.packed import forcing
+from rlx.errors import RlxError
+from rlx.packed import PackedArray
+from rlx.runtime import Session
+
+packed.LEAST, packed.SHORT = 240_000_000, 3e8
+SHAPES = ((4096, 14336), (14336, 4096))
+LINES = [(name, n, k, m) for m in (16, 4, 8, 2, 1) for name in ("q4_k", "q8_0") for n, k in SHAPES]
+SIZES = ((1, 2, 2, 0), (1, 2, 2, 1), (2, 2, 2, 2), (4, 2, 2, 0), (4, 2, 2, 1), (4, 2, 2, 2), (4, 2, 3, 1))
+
+
+def copy_rate() -> float:
+    """Bytes a second that a device copy reads and writes."""
+    import cupy
+
+    a = cupy.zeros(1 << 30, cupy.uint8)
+    b, best = cupy.empty_like(a), 0.0
+    for _ in range(20):
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record()
+        b[...] = a
+        end.record()
+        end.synchronize()
+        best = max(best, 2 * a.nbytes / (cupy.cuda.get_elapsed_time(start, end) / 1e3))
+    return best
+
+
+def right(session: Session, name: str, n: int, k: int, rows: int) -> bool:
+    """Whether all of a product is right, and the same twice."""
+    w = packed.weight(name, n, k)
+    assert isinstance(w, PackedArray)
+    x = np.random.default_rng(3).standard_normal((rows, k)).astype(np.float16)
+    with packed.program(session, name, [w], x, 2) as exe:
+        got = exe.run({"w0": w, "x0": x, "x1": x})
+    some = slice(0, n, 7)
+    want = x.astype(np.float64) @ PackedArray(w.dtype, (len(range(n)[some]), k), w.data[some]).dequantize().T
+    error = float(np.sum((got["y0"][:, some] - want) ** 2) / np.sum(want**2))
+    return error < 1e-6 and np.array_equal(got["y0"], got["y1"])
+
+
+def share(session: Session, line: tuple[str, int, int, int], rate: float, check: bool, **words: Any) -> str:
+    name, n, k, m = line
+    try:
+        with forcing(**words):
+            good = right(session, name, n, k, m) if check else True
+            part = packed.measure(session, name, n, k, m, "f16")[0] * packed.PEAK / rate
+            return f"{100 * part:.0f}" + ("" if good else "!")
+    except RlxError:
+        return "-"
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("--base", help="the folder of another tree of rlx")
+    parser.add_argument("--seconds", type=float, default=100.0)
+    parser.add_argument("--vulkan", action="store_true", help="the choice through Vulkan, of both trees, and its parts")
+    parser.add_argument("--choice", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    device = "vulkan" if args.vulkan else "cuda"
+    start = time.perf_counter()
+    if args.choice:
+        session, rate = Session(device), float(args.choice)
+        for line in LINES:
+            print(json.dumps(share(session, line, rate, False)), flush=True)
+        return 0
+    rate = copy_rate()
+    old: list[str] = []
+    if args.base:
+        ran = subprocess.run(
+            [sys.executable, __file__, "--choice", str(rate), *(["--vulkan"] if args.vulkan else [])],
+            env=os.environ | {"PANEL_TREE": args.base, "PYTHONPATH": args.base}, capture_output=True, text=True,
+        )  # fmt: skip
+        old = [json.loads(line) for line in ran.stdout.splitlines()]
+        if ran.returncode:
+            print(ran.stderr[-600:])
+    session = Session(device)
+    forced: list[dict[str, Any]] = [
+        {"algorithm": "panel", "cluster": c, "parts": p, "stages": s, "resident": r} for c, p, s, r in SIZES
+    ]
+    if args.vulkan:
+        forced = [{"algorithm": "matrix", "parts": p} for p in (1, 2, 4)]
+    sizes = ", ".join("/".join(map(str, list(f.values())[1:])) for f in forced)
+    print(f"copy {rate / 1e12:.2f} TB/s, {device}; base, this, {sizes}")
+    for at, line in enumerate(LINES):
+        if time.perf_counter() - start > args.seconds:
+            print("out of time")
+            break
+        cells = [share(session, line, rate, True), *(share(session, line, rate, False, **f) for f in forced)]
+        name, n, k, m = line
+        print(f"{name} {n}x{k} {m:2}:", old[at] if at < len(old) else "-", *cells, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
