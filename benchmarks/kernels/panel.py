@@ -2,8 +2,8 @@
 
     python benchmarks/kernels/panel.py [--base FOLDER] [--seconds 100] [--vulkan]
 
-A line is a format, a shape of the weight (outputs x inputs) and the rows of x. Its columns are the choice of the tree at
-FOLDER and of this one, then sizes that are forced: workgroups of a cluster, subgroups that share rows, stages, and
+A line is a format, a shape of the weight (outputs x inputs) and the rows of x. Its columns are the choice of the tree
+at FOLDER and of this one, then sizes that are forced: workgroups of a cluster, subgroups that share rows, stages, and
 workgroups of a multiprocessor. `-` is a size that does not suit, `!` an error beyond 1e-6 (NMSE, against float64). No
 line begins after so many seconds.
 """

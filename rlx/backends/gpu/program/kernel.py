@@ -85,9 +85,10 @@ class KernelDecl:
     pipeline is created, with their defaults. `trials`: values of the constants that tests compile the kernel with.
     `resident`: the workgroups that a multiprocessor should hold at once, a constant of CUDA C++ in terms of the body's
     macros: the compiler keeps registers few enough for that. `cluster`: the constant that is the number of neighbouring
-    workgroups that read each other's shared memory (CUDA, compute capability 9.0); the grid is a multiple. `headers`:
-    the parts of the shared device code that the body uses. `function`: the name of the body's function, if several kernels share it. `specific`: (constant, value)
-    for which the CUDA text uses architecture-specific instructions and is compiled for sm_90a instead of sm_90.
+    workgroups that read each other's shared memory (CUDA, compute capability 9.0); the grid is a multiple of it.
+    `headers`: the parts of the shared device code that the body uses. `function`: the name of the body's function, if
+    several kernels share it. `specific`: (constant, value) for which the CUDA text uses architecture-specific
+    instructions and is compiled for sm_90a instead of sm_90.
     `begins`: the body marks by BEGIN (`bodies/begin.h`) the point from which on it reads what earlier kernels wrote.
 
     For the SPIR-V: `unroll`: spirv-opt unrolls the loops marked for it and splits local arrays, since some drivers
