@@ -1,11 +1,11 @@
 """The sizes of packed_panel on this machine, beside the kernel that is chosen, as shares of a device copy.
 
-    python benchmarks/kernels/panel.py [--base FOLDER] [--seconds 100] [--vulkan]
+    python benchmarks/kernels/panel.py [--base FOLDER] [--seconds 60]
 
 A line is a format, a shape of the weight (outputs x inputs) and the rows of x. Its columns are the choice of the tree
-at FOLDER and of this one, then sizes that are forced: workgroups of a cluster, subgroups that share rows, stages, and
-workgroups of a multiprocessor. `-` is a size that does not suit, `!` an error beyond 1e-6 (NMSE, against float64). No
-line begins after so many seconds.
+at FOLDER and of this one, then sizes that are forced: workgroups of a cluster, subgroups that share rows, and stages.
+`-` is a size that does not suit, `!` an error beyond 1e-6 (NMSE, against float64). No line begins after so many
+seconds.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from rlx.packed import PackedArray
 from rlx.runtime import Session
 
 packed.LEAST, packed.SHORT = 240_000_000, 3e8
-SHAPES = ((4096, 14336), (14336, 4096))
-LINES = [(name, n, k, m) for m in (16, 4, 8, 2, 1) for name in ("q4_k", "q8_0") for n, k in SHAPES]
-SIZES = ((1, 2, 2, 0), (1, 2, 2, 1), (2, 2, 2, 2), (4, 2, 2, 0), (4, 2, 2, 1), (4, 2, 2, 2), (4, 2, 3, 1))
+SIZES = {(4096, 14336): ((2, 2, 2), (4, 2, 2)), (14336, 4096): ((1, 2, 2), (1, 2, 3))}
+LINES = [(name, n, k, m) for m in (4, 8, 16, 2) for name in ("q4_k", "q8_0") for n, k in SIZES]
 
 
 def copy_rate() -> float:
@@ -79,14 +78,12 @@ def share(session: Session, line: tuple[str, int, int, int], rate: float, check:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--base", help="the folder of another tree of rlx")
-    parser.add_argument("--seconds", type=float, default=100.0)
-    parser.add_argument("--vulkan", action="store_true", help="the choice through Vulkan, of both trees, and its parts")
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--choice", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    device = "vulkan" if args.vulkan else "cuda"
     start = time.perf_counter()
     if args.choice:
-        session, rate = Session(device), float(args.choice)
+        session, rate = Session("cuda"), float(args.choice)
         for line in LINES:
             print(json.dumps(share(session, line, rate, False)), flush=True)
         return 0
@@ -94,27 +91,24 @@ def main() -> int:
     old: list[str] = []
     if args.base:
         ran = subprocess.run(
-            [sys.executable, __file__, "--choice", str(rate), *(["--vulkan"] if args.vulkan else [])],
+            [sys.executable, __file__, "--choice", str(rate)],
             env=os.environ | {"PANEL_TREE": args.base, "PYTHONPATH": args.base}, capture_output=True, text=True,
         )  # fmt: skip
         old = [json.loads(line) for line in ran.stdout.splitlines()]
         if ran.returncode:
             print(ran.stderr[-600:])
-    session = Session(device)
-    forced: list[dict[str, Any]] = [
-        {"algorithm": "panel", "cluster": c, "parts": p, "stages": s, "resident": r} for c, p, s, r in SIZES
-    ]
-    if args.vulkan:
-        forced = [{"algorithm": "matrix", "parts": p} for p in (1, 2, 4)]
-    sizes = ", ".join("/".join(map(str, list(f.values())[1:])) for f in forced)
-    print(f"copy {rate / 1e12:.2f} TB/s, {device}; base, this, {sizes}")
+    session = Session("cuda")
+    print(f"copy {rate / 1e12:.2f} TB/s; base, this, then cluster/parts/stages")
     for at, line in enumerate(LINES):
         if time.perf_counter() - start > args.seconds:
             print("out of time")
             break
-        cells = [share(session, line, rate, True), *(share(session, line, rate, False, **f) for f in forced)]
         name, n, k, m = line
-        print(f"{name} {n}x{k} {m:2}:", old[at] if at < len(old) else "-", *cells, flush=True)
+        cells = [old[at] if at < len(old) else "-", share(session, line, rate, True)]
+        for c, p, s in SIZES[n, k]:
+            forced = share(session, line, rate, True, algorithm="panel", cluster=c, parts=p, stages=s)
+            cells.append(f"{c}/{p}/{s} {forced}")
+        print(f"{name} {n}x{k} {m:2}:", *cells, flush=True)
     return 0
 
 

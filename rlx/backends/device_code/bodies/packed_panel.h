@@ -1,14 +1,13 @@
 // y (m, n) = x times the transposed packed rows of q, for at most COLS rows of x, by matrix instructions: see packed.h and
-// packed_pairs.h. CUDA alone: q4_k beside halves, and q8_0. All rows of x lie in shared memory, with room for HELD of
-// them. A subgroup takes HIGH rows of q and steps of 256 elements; PARTS of the eight subgroups share rows and part the
-// steps. Quants are copied to shared memory 128 bytes of a row at a time, STAGES - 1 times ahead, by each subgroup for
+// packed_pairs.h. CUDA alone: q4_k beside halves, and q8_0. All rows of x lie in shared memory as they are, with room for
+// HELD of them. A subgroup takes HIGH rows of q and steps of 256 elements; PARTS of the eight subgroups share rows and part
+// the steps. Quants are copied to shared memory 128 bytes of a row at a time, STAGES - 1 times ahead, by each subgroup for
 // itself, so that no subgroup waits for another between its first step and its last. Each lane decodes the scales of one
 // row. They multiply the sums of 32 products. Beside halves, minimums and the zeros of q8_0 multiply sums of 32 elements of
 // x, which are made once in a workgroup, by matrix instructions too: such a sum is two halves, of which the second counts
-// 2^-11. CLUSTER workgroups part the steps of the same rows and read each other's sums, in the order of the steps. BLOCKS,
-// PITCH: blocks of a row, and its bytes. EARLY: see packed_line.h. RESIDENT: workgroups of a multiprocessor that registers
-// leave room for, or 0 where the compiler decides. n is a multiple of the rows of a workgroup, k one of 1,024, and its
-// steps one of CLUSTER times PARTS.
+// 2^-11. CLUSTER workgroups part the steps of the same rows and read each other's sums, in the order of the steps.
+// BLOCKS, PITCH: blocks of a row, and its bytes. EARLY: see packed_line.h. n is a multiple of the rows of a workgroup, k
+// one of 1,024, and its steps one of CLUSTER times PARTS.
 #define MATRIX T
 #define TERMS 1u
 #include "begin.h"
@@ -57,36 +56,31 @@ RLX_FN void multiply_eight(float* c, const uint* a, const uint b) {
 }
 #endif
 
-// Sums of a workgroup of the cluster, by its place, and a barrier of all of them. A host runs workgroups in turn, so the
-// last one adds up what the others left.
+// Where the workgroup of that place in a cluster leaves its sums, and a barrier of the cluster, of which all add up. A
+// host runs workgroups in turn, so that the last one adds up what the others left.
 #ifdef RLX_ON_HOST
-static float left_sums[CLUSTER * 256u * COUNT];
-#define OWN_SUMS(place) (CLUSTER > 1u ? left_sums + (place) * 256u * COUNT : (float*)&units[Q_AT])
-#define SUM_OF(place, i) OWN_SUMS(place)[i]
-#define FIRST_OF(place) ((place) + 1u < CLUSTER ? ROWS_HELD * m : THREAD)
-#define CLUSTER_THREADS 256u
+#define ADDERS 1u
+#else
+#define ADDERS CLUSTER
+#endif
+#if defined(RLX_ON_HOST) || CLUSTER == 1
 #define CLUSTER_BARRIER
 #else
-#define OWN_SUMS(place) ((float*)&units[Q_AT])
-#define SUM_OF(place, i) (CLUSTER > 1u ? sum_of_other(place, i) : ((const float*)&units[Q_AT])[i])
-#define FIRST_OF(place) ((place) * 256u + THREAD)
-#define CLUSTER_THREADS (CLUSTER * 256u)
-#define CLUSTER_BARRIER                                                                                            \
-    if (CLUSTER > 1u) {                                                                                            \
-        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); \
-    }
-RLX_FN float sum_of_other(const uint place, const uint i) {
-    float sum;
-#if CLUSTER > 1
-    const uint own = uint(__cvta_generic_to_shared((const float*)&units[Q_AT] + i));
-    asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %1, %2;\nld.shared::cluster.f32 %0, [at];\n}"
-                 : "=f"(sum)
-                 : "r"(own), "r"(place)
-                 : "memory");
+#define CLUSTER_BARRIER \
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
-    return sum;
+RLX_FN float* sums_of(const uint place) {
+#if CLUSTER == 1
+    return (float*)&units[Q_AT];
+#elif defined(RLX_ON_HOST)
+    static float left[CLUSTER * 256u * COUNT];
+    return left + place * (256u * COUNT);
+#else
+    float* made;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(made) : "l"((float*)&units[Q_AT]), "r"(place));
+    return made;
+#endif
 }
-#endif
 
 // The scales of a row in four steps, from step `step` on: 64 bytes.
 struct Four {
@@ -142,8 +136,8 @@ RLX_FN void place_scales(const Four s, const uint row) {
 
 // Two words of a matrix from four bytes of quants, of the group that is their lower or their upper nibbles.
 RLX_FN uvec2 pairs_of_group(const uint q, const uint group) {
-    if (FORMAT != Q8_0) return make_uint2(q & 0x000f000fu << (4u * group), q >> 8 & 0x000f000fu << (4u * group));
-    const uint bytes = q ^ 0x80808080u, a = LOW_BYTES(bytes), b = HIGH_BYTES(bytes);
+    const uint bytes = FORMAT == Q8_0 ? q ^ 0x80808080u : q, a = LOW_BYTES(bytes), b = HIGH_BYTES(bytes);
+    if (FORMAT != Q8_0) return make_uint2(a & 0x000f000fu << (4u * group), b & 0x000f000fu << (4u * group));
     if (IN_HALVES) return make_uint2(a, b);
     // Seven bits fit beside the leading one of a bf16 from 128 on; the eighth takes 128 away, or 256.
     return make_uint2(pair_sub_bf16(a & 0x007f007fu | 0x43004300u, a & 0x00800080u ^ 0x43804380u),
@@ -165,7 +159,8 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
     if (tile * ROWS_HELD >= n) return;
     const uint first_row = tile * ROWS_HELD + WARP / PARTS * HIGH;
     const Planes at = planes_of(BLOCKS);
-    const uint4* q_from = (const uint4*)row_of(q, first_row + LANE / 8u, PITCH).words + (start * COPIED * 8u + LANE % 8u);
+    const uint4* q_from = (const uint4*)row_of(q, first_row + LANE / 8u, PITCH).words;
+    q_from += start * COPIED * 8u + LANE % 8u;
     uint q_to = Q_AT + WARP * HIGH * 8u + LANE / 8u * 8u + (LANE % 8u ^ LANE / 8u * 2u), scales_to = WARP * HIGH + LANE;
     KEPT(q_to)
     KEPT(scales_to)
@@ -194,7 +189,7 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
     if (IN_HALVES) {
         for (uint i = WARP; i < STEPS * NT; i += 8u) {
             const uint step = i / NT, first_x = i % NT * 8u;
-            uint4* given = &units[lesser(first_x + LANE_ROW, m - 1u) * X_PITCH + LANE_QUAD + step * 32u];
+            const uint4* given = &units[lesser(first_x + LANE_ROW, m - 1u) * X_PITCH + LANE_QUAD + step * 32u];
             float some[4][4];
             UNROLL for (uint group = 0u; group < 8u; group++) {
                 // Ones in the row that is the group's: its sums come to be in that row.
@@ -203,11 +198,6 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
                 const uint b[2] = {v.x, v.y}, after[2] = {v.z, v.w};
                 MULTIPLY_FROM(some[group % 4u], a, b, group < 4u ? zeros : some[group % 4u])
                 MULTIPLY_FROM(some[group % 4u], a, after, some[group % 4u])
-                // A mask takes every other nibble out of a word, and x is placed beside these.
-                if (FORMAT == Q4_K && first_x + LANE_ROW < m) {
-                    const uvec2 early = PAIRED(v.x, v.y), late = PAIRED(v.z, v.w);
-                    given[group * 4u] = PACKED4(early.x, early.y, late.x, late.y);
-                }
             }
             UNROLL for (uint e = 0u; e < 2u; e++) {
                 // So small that halves hold the sum of any 32.
@@ -322,7 +312,7 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
     }
     COPIES_WAIT(0u)
     BARRIER;
-    float* joined = OWN_SUMS(place);
+    float* joined = sums_of(place);
     UNROLL for (uint t = 0u; t < 2u; t++) {
         UNROLL for (uint c = 0u; c < NT; c++) {
             UNROLL for (uint e = 0u; e < 4u; e++) {
@@ -333,11 +323,12 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
     }
     CLUSTER_BARRIER
     BARRIER;
-    for (uint i = FIRST_OF(place); i < ROWS_HELD * m; i += CLUSTER_THREADS) {
+    if (place + ADDERS < CLUSTER) return;
+    for (uint i = (place + ADDERS - CLUSTER) * 256u + THREAD; i < ROWS_HELD * m; i += ADDERS * 256u) {
         const uint row = i % ROWS_HELD, column = i / ROWS_HELD, to = tile * ROWS_HELD + row;
         float sum = 0.0f;
         UNROLL for (uint p = 0u; p < CLUSTER * PARTS; p++) {
-            sum += SUM_OF(p / PARTS, ((row / HIGH * PARTS + p % PARTS) * HIGH + row % HIGH) * COUNT + column);
+            sum += sums_of(p / PARTS)[((row / HIGH * PARTS + p % PARTS) * HIGH + row % HIGH) * COUNT + column];
         }
         // A sum with infinity in it may be NaN because zeros or minimums are added up apart.
         if (IS_NAN(sum)) sum = dot_of(x, row_of(q, to, PITCH), at, BLOCKS * UNITS, column * (BLOCKS * BLOCK));

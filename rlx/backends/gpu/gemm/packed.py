@@ -147,16 +147,14 @@ class PackedDirect:
 @dataclass(frozen=True, slots=True)
 class PackedPanel:
     """Matrix instructions beside all rows of x in shared memory, of which there is room for `held`. `parts` subgroups
-    share 32 packed rows; there is room for the chunks of `stages` steps. `cluster` workgroups part k. A multiprocessor
-    holds `resident` workgroups; with 0 the compiler takes as many registers as it likes."""
+    share 32 packed rows; there is room for the chunks of `stages` steps. `cluster` workgroups part k."""
 
     algorithm: ClassVar[Algorithm] = "panel"
     cost: Cost
     held: int
     parts: int
     stages: int
-    cluster: int = 1
-    resident: int = 0
+    cluster: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,21 +394,17 @@ def _panel(target: Target, p: PackedProblem) -> list[PackedPanel]:
     name = p.q.family
     if p.grouped or p.m > 16 or p.k % 1024 or not p.k or (name, p.x) not in _PANEL_ROWS:
         return []
-    # Where rows are few, clusters of workgroups part k, if as much of it is left for each.
-    allowed = [c for c in (1, 2, 4) if c == 1 or (target.matrices.warpgroups and p.k // c >= 3072)]
-    cluster = next((c for c in allowed if _full(target, p.n // 128 * c)), 0)
-    first = cluster and p.k >= 4096 and p.m >= _PANEL_ROWS[name, p.x]
+    tiles, cluster = p.n // 128, 1
+    full = tiles >= 0.8 * math.ceil(tiles / target.units) * target.units
+    # Where a quarter of the multiprocessors has rows, clusters part long sums. Devices with warpgroups have clusters.
+    quarter = target.matrices.warpgroups and 0.8 * target.units <= 4 * tiles <= target.units
+    if quarter and p.k >= 12288 and 3 <= p.m <= 8:
+        full, cluster = True, 2 if p.m <= 4 else 4
+    first = full and p.k >= 4096 and p.m >= _PANEL_ROWS[name, p.x]
     held = next(h for h in (4, 8, 16) if p.m <= h)
-    sizes = [
-        PackedPanel((0.4 if first else 9,), held, parts, stages, cluster or 1)
-        for parts in (2, 4, 8)
-        for stages in (3, 2)
-    ]
+    stages = (2,) if name == "q4_k" else (3, 2)
+    sizes = [PackedPanel((0.4 if first else 9,), held, a, b, cluster) for a in (2, 4, 8) for b in stages]
     return [c for c in sizes if _panel_fits(target, p, c)][:1]
-
-
-def _full(target: Target, tiles: int) -> bool:
-    return tiles >= 0.8 * math.ceil(tiles / target.units) * target.units
 
 
 def _panel_fits(target: Target, p: PackedProblem, c: PackedPanel) -> bool:
@@ -442,7 +436,7 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedPanel):
-        wanted = {name: getattr(wish, name) for name in ("parts", "stages", "cluster", "resident")}
+        wanted = {name: getattr(wish, name) for name in ("parts", "stages", "cluster")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)

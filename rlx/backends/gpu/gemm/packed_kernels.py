@@ -242,16 +242,14 @@ PACKED_PANEL = declare(
         args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n")),
         variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
         constants={
-            **_CONSTANTS, "HELD": 4, "PARTS": 2, "STAGES": 2, "EARLY": False, "BLOCKS": 2, "PITCH": 36, "CLUSTER": 1,
-            "RESIDENT": 0,
+            **_CONSTANTS, "HELD": 4, "PARTS": 2, "STAGES": 2, "EARLY": False, "BLOCKS": 2, "PITCH": 36, "CLUSTER": 1
         },
         trials=tuple(
-            (*_trial(name, 16), held, parts, stages, early, blocks, blocks * PACKED[name].storage.nbytes, cluster, 2)
+            (*_trial(name, 16), held, parts, stages, early, blocks, blocks * PACKED[name].storage.nbytes, cluster)
             for name, held, parts, stages, early, blocks, cluster in (
-                ("q4_k", 4, 2, 3, True, 16, 1), ("q8_0", 8, 8, 2, False, 128, 1), ("q4_k", 16, 2, 2, True, 56, 4))
+                ("q4_k", 4, 2, 3, True, 16, 1), ("q8_0", 8, 8, 2, False, 128, 1), ("q4_k", 8, 2, 2, True, 56, 4))
         ),
         headers=("mma",),
-        resident="RESIDENT",
         cluster="CLUSTER",
         begins=True,
         cuda_only=True,

@@ -182,7 +182,7 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
         kernel = PACKED_PANEL(
             T=stored.name, COLS="8" if chosen.held <= 8 else "16", **w.constants, HELD=chosen.held, PARTS=chosen.parts,
             STAGES=chosen.stages, EARLY=never_written(node.inputs[1]), BLOCKS=w.blocks, PITCH=w.pitch,
-            CLUSTER=chosen.cluster, RESIDENT=chosen.resident,
+            CLUSTER=chosen.cluster,
         )  # fmt: skip
         args = [x, w.ref, ctx.ref(y), m, n]
     elif isinstance(chosen, PackedMatrix):
