@@ -5,12 +5,14 @@
 A line is a format, a shape of the weight (outputs x inputs) and the rows of x. Its columns are the choice of the tree
 at FOLDER and of this one, then sizes that are forced: workgroups of a cluster, subgroups that share rows, and stages.
 `-` is a size that does not suit, `!` an error beyond 1e-6 (NMSE, against float64). No line begins after so many
-seconds.
+seconds. The last line tells how many clusters of two and of four workgroups the device holds at once, if a
+multiprocessor has room for one workgroup.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -31,7 +33,7 @@ from rlx.packed import PackedArray
 from rlx.runtime import Session
 
 packed.LEAST, packed.SHORT = 240_000_000, 3e8
-SIZES = {(4096, 14336): ((2, 2, 2), (4, 2, 2)), (14336, 4096): ((1, 2, 2), (1, 2, 3))}
+SIZES = {(4096, 14336): ((2, 4, 2), (4, 2, 2)), (14336, 4096): ((1, 2, 2), (1, 2, 3))}
 LINES = [(name, n, k, m) for m in (4, 8, 16, 2) for name in ("q4_k", "q8_0") for n, k in SIZES]
 
 
@@ -49,6 +51,31 @@ def copy_rate() -> float:
         end.synchronize()
         best = max(best, 2 * a.nbytes / (cupy.cuda.get_elapsed_time(start, end) / 1e3))
     return best
+
+
+class Launch(ctypes.Structure):
+    """CUlaunchConfig of CUDA's driver."""
+
+    _fields_ = (
+        ("sizes", ctypes.c_uint * 7),  # grid, workgroup, bytes of shared memory
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+def clusters_at_once(size: int) -> int:
+    """The clusters of workgroups with 200 KB of shared memory each that run at once."""
+    import cupy
+
+    text = f'extern "C" __global__ void __cluster_dims__({size}, 1, 1) empty() {{}}'
+    kernel = cupy.RawKernel(text, "empty", options=("-std=c++17",))
+    kernel.max_dynamic_shared_size_bytes = 200 << 10
+    found = ctypes.c_int()
+    launch = Launch((ctypes.c_uint * 7)(128, 1, 1, 256, 1, 1, 200 << 10), None, None, 0)
+    ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
+    error = ask(ctypes.byref(found), ctypes.c_void_p(kernel.kernel.ptr), ctypes.byref(launch))
+    return -error if error else found.value
 
 
 def right(session: Session, name: str, n: int, k: int, rows: int) -> bool:
@@ -109,6 +136,7 @@ def main() -> int:
             forced = share(session, line, rate, True, algorithm="panel", cluster=c, parts=p, stages=s)
             cells.append(f"{c}/{p}/{s} {forced}")
         print(f"{name} {n}x{k} {m:2}:", *cells, flush=True)
+    print("clusters at once:", *(f"{clusters_at_once(size)} of {size}" for size in (2, 4)))
     return 0
 
 
