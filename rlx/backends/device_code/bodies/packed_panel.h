@@ -6,8 +6,8 @@
 // row. They multiply the sums of 32 products. Beside halves, minimums and the zeros of q8_0 multiply sums of 32 elements of
 // x, which are made once in a workgroup, by matrix instructions too: such a sum is two halves, of which the second counts
 // 2^-11. CLUSTER workgroups part the steps of the same rows and read each other's sums, in the order of the steps.
-// BLOCKS, PITCH: blocks of a row, and its bytes. EARLY: see packed_line.h. n is a multiple of the rows of a workgroup, k
-// one of 1,024, and its steps one of CLUSTER times PARTS.
+// BLOCKS, PITCH: blocks of a row, and its bytes. EARLY: see packed_line.h. n is a multiple of the rows of a workgroup,
+// k one of 1,024, and its steps one of CLUSTER times PARTS.
 #define MATRIX T
 #define TERMS 1u
 #include "begin.h"

@@ -398,8 +398,8 @@ def _panel(target: Target, p: PackedProblem) -> list[PackedPanel]:
     full = tiles >= 0.8 * math.ceil(tiles / target.units) * target.units
     # Where a quarter of the multiprocessors has rows, clusters part long sums. Devices with warpgroups have clusters.
     quarter = target.matrices.warpgroups and 0.8 * target.units <= 4 * tiles <= target.units
-    if quarter and p.k >= 12288 and 3 <= p.m <= 8:
-        full, cluster = True, 2 if p.m <= 4 else 4
+    if quarter and p.k >= 12288:
+        full, cluster = 3 <= p.m <= 8, 2 if p.m <= 4 else 4
     first = full and p.k >= 4096 and p.m >= _PANEL_ROWS[name, p.x]
     held = next(h for h in (4, 8, 16) if p.m <= h)
     stages = (2,) if name == "q4_k" else (3, 2)
