@@ -393,6 +393,16 @@ def test_all_rows_of_x_in_shared_memory(name: str, m: int, n: int, blocks: int, 
 
 
 @on_host
+@pytest.mark.usefixtures("matrices", "much_shared_memory")
+@pytest.mark.parametrize(
+    "name, m, blocks, dtype, cluster",
+    [("q4_k", 5, 16, "f16", 2), ("q4_k", 8, 24, "f16", 4), ("q8_0", 9, 128, "bf16", 4)],
+)
+def test_clusters_part_the_sum(name: str, m: int, blocks: int, dtype: str, cluster: int) -> None:
+    product(name, m, 128, blocks, dtype, "cuda", algorithm="panel", parts=2, stages=2, cluster=cluster)
+
+
+@on_host
 @pytest.mark.usefixtures("matrices")
 @pytest.mark.parametrize("name, dtype", [("q4_k", f16), ("q8_0", f16), ("q8_0", bf16)])
 def test_infinity_beside_all_rows_of_x(name: str, dtype: rlx.DType) -> None:
@@ -536,7 +546,7 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)
     wide = replace(cuda, limits=_LIMITS._replace(dynamic_shared_bytes=227 << 10))
     all_rows, narrower = chosen(wide, 4, n=14336), chosen(wide, 4)
-    assert isinstance(all_rows, PackedPanel) and (all_rows.held, all_rows.parts, all_rows.stages) == (4, 2, 3)
+    assert isinstance(all_rows, PackedPanel) and (all_rows.held, all_rows.parts, all_rows.stages) == (4, 2, 2)
     assert isinstance(narrower, PackedDirect) and isinstance(chosen(wide, 4, bf16, n=14336), PackedDirect)
     assert isinstance(chosen(vulkan, 4), PackedFew) and isinstance(chosen(vulkan, 40), DecodedTiles)
     narrow = replace(vulkan, features=vulkan.features | {"narrow_coopmat"})
@@ -546,6 +556,28 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = chosen(cuda, 4, f32, wide=False)
     assert isinstance(odd, PackedRows) and odd.rows == 4
     assert isinstance(chosen(vulkan, 1, grouped=True), PackedRows)
+
+
+@pytest.mark.usefixtures("matrices", "much_shared_memory")
+@pytest.mark.parametrize(
+    "name, m, cluster",
+    [
+        ("q4_k", 4, None), ("q4_k", 5, 2), ("q4_k", 8, 2), ("q4_k", 9, None), ("q8_0", 8, None),
+    ],
+)  # fmt: skip
+def test_the_choice_of_clusters(name: str, m: int, cluster: int | None) -> None:
+    """For long sums of rows that only a quarter of the multiprocessors would have."""
+    cuda = replace(lowered.target("cuda", _LIMITS), units=132)
+    clusters = replace(cuda, matrices=replace(cuda.matrices, warpgroups=True))
+    q = PACKED[name]
+
+    def chosen(target: Target, n: int, k: int) -> int | None:
+        kernel = choose_packed(target, PackedProblem(m, n, k, f16, q, k // (32 if name == "q4_k" else 16), True, False))
+        return kernel.cluster if isinstance(kernel, PackedPanel) else None
+
+    assert chosen(clusters, 4096, 14336) == cluster
+    assert chosen(cuda, 4096, 14336) is chosen(clusters, 2048, 14336) is chosen(clusters, 4096, 8192) is None
+    assert chosen(clusters, 14336, 4096) == (None if (name, m) == ("q8_0", 4) else 1)
 
 
 @pytest.mark.usefixtures("matrices")

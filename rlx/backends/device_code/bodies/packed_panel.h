@@ -5,8 +5,9 @@
 // itself, so that no subgroup waits for another between its first step and its last. Each lane decodes the scales of one
 // row. They multiply the sums of 32 products. Beside halves, minimums and the zeros of q8_0 multiply sums of 32 elements of
 // x, which are made once in a workgroup, by matrix instructions too: such a sum is two halves, of which the second counts
-// 2^-11. BLOCKS, PITCH: blocks of a row, and its bytes. EARLY: see packed_line.h; RESIDENT: see packed_mma.h. n is a
-// multiple of the rows of a workgroup, k one of 1,024, and its steps one of PARTS.
+// 2^-11. CLUSTER workgroups part the steps of the same rows and read each other's sums, in the order of the steps.
+// BLOCKS, PITCH: blocks of a row, and its bytes. EARLY: see packed_line.h. n is a multiple of the rows of a workgroup,
+// k one of 1,024, and its steps one of CLUSTER times PARTS.
 #define MATRIX T
 #define TERMS 1u
 #include "begin.h"
@@ -19,7 +20,8 @@
 #define NT (COUNT / 8u)
 #define HIGH 32u
 #define ROWS_HELD (256u / PARTS)
-#define STEPS (BLOCKS * BLOCK / 256u)
+#define ALL_STEPS (BLOCKS * BLOCK / 256u)
+#define STEPS (ALL_STEPS / CLUSTER)           // of a workgroup
 #define EACH (STEPS / PARTS)                  // steps of a subgroup
 #define COPIED (256u / BLOCK * SIZE0 / 128u)  // copies of 128 bytes that are a step
 #define GROUPS (8u / COPIED / 4u)             // groups of 32 elements in 32 bytes
@@ -53,6 +55,32 @@ RLX_FN void multiply_eight(float* c, const uint* a, const uint b) {
                  : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 #endif
+
+// Where the workgroup of that place in a cluster leaves its sums, and a barrier of the cluster, of which all add up. A
+// host runs workgroups in turn, so that the last one adds up what the others left.
+#ifdef RLX_ON_HOST
+#define ADDERS 1u
+#else
+#define ADDERS CLUSTER
+#endif
+#if defined(RLX_ON_HOST) || CLUSTER == 1
+#define CLUSTER_BARRIER
+#else
+#define CLUSTER_BARRIER \
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+RLX_FN float* sums_of(const uint place) {
+#if CLUSTER == 1
+    return (float*)&units[Q_AT];
+#elif defined(RLX_ON_HOST)
+    static float left[CLUSTER * 256u * COUNT];
+    return left + place * (256u * COUNT);
+#else
+    float* made;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(made) : "l"((float*)&units[Q_AT]), "r"(place));
+    return made;
+#endif
+}
 
 // The scales of a row in four steps, from step `step` on: 64 bytes.
 struct Four {
@@ -126,11 +154,13 @@ RLX_FN uvec2 pairs_of_group(const uint q, const uint group) {
 
 RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, const uint n) {
     if (!EARLY) BEGIN;
-    const uint tile = GROUP, from = WARP % PARTS * EACH, end = from + EACH;
+    const uint tile = GROUP / CLUSTER, place = GROUP % CLUSTER, first = place * STEPS;
+    const uint from = WARP % PARTS * EACH, end = from + EACH, start = first + from;
     if (tile * ROWS_HELD >= n) return;
     const uint first_row = tile * ROWS_HELD + WARP / PARTS * HIGH;
     const Planes at = planes_of(BLOCKS);
-    const uint4* q_from = (const uint4*)row_of(q, first_row + LANE / 8u, PITCH).words + (from * COPIED * 8u + LANE % 8u);
+    const uint4* q_from = (const uint4*)row_of(q, first_row + LANE / 8u, PITCH).words;
+    q_from += start * COPIED * 8u + LANE % 8u;
     uint q_to = Q_AT + WARP * HIGH * 8u + LANE / 8u * 8u + (LANE % 8u ^ LANE / 8u * 2u), scales_to = WARP * HIGH + LANE;
     KEPT(q_to)
     KEPT(scales_to)
@@ -141,12 +171,13 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
         COPIES_END
     }
     const Row own = row_of(q, first_row + LANE, PITCH);
-    Four scales = four_steps(own, at, from / 4u * 4u), next;
-    for (uint i = 0u; i < from % 4u; i++) next_of(scales);
-    next = four_steps(own, at, lesser(from / 4u * 4u + 4u, STEPS - 4u));
+    Four scales = four_steps(own, at, start / 4u * 4u), next;
+    for (uint i = 0u; i < start % 4u; i++) next_of(scales);
+    next = four_steps(own, at, lesser(start / 4u * 4u + 4u, ALL_STEPS - 4u));
     if (EARLY) BEGIN;
     for (uint i = THREAD; i < m * (STEPS * 32u); i += 256u) {
-        rlx_copy_unit(&units[i / (STEPS * 32u) * X_PITCH + i % (STEPS * 32u)], (const uint4*)x + i);
+        const uint row = i / (STEPS * 32u), unit = i % (STEPS * 32u);
+        rlx_copy_unit(&units[row * X_PITCH + unit], (const uint4*)x + (row * ALL_STEPS + first) * 32u + unit);
     }
     COPIES_END
     COPIES_WAIT(0u)
@@ -272,16 +303,16 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
             }
             sums_of_x += 2u * COUNT * 4u;
         }
-        if (step % 4u == 3u) {
+        if ((first + step) % 4u == 3u) {
             scales = next;
-            next = four_steps(own, at, lesser(step + 5u, STEPS - 4u));
+            next = four_steps(own, at, lesser(first + step + 5u, ALL_STEPS - 4u));
         } else {
             next_of(scales);
         }
     }
     COPIES_WAIT(0u)
     BARRIER;
-    float* joined = (float*)&units[Q_AT];
+    float* joined = sums_of(place);
     UNROLL for (uint t = 0u; t < 2u; t++) {
         UNROLL for (uint c = 0u; c < NT; c++) {
             UNROLL for (uint e = 0u; e < 4u; e++) {
@@ -290,15 +321,18 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
             }
         }
     }
+    CLUSTER_BARRIER
     BARRIER;
-    for (uint i = THREAD; i < ROWS_HELD * m; i += 256u) {
+    if (place + ADDERS < CLUSTER) return;
+    for (uint i = (place + ADDERS - CLUSTER) * 256u + THREAD; i < ROWS_HELD * m; i += ADDERS * 256u) {
         const uint row = i % ROWS_HELD, column = i / ROWS_HELD, to = tile * ROWS_HELD + row;
         float sum = 0.0f;
-        UNROLL for (uint p = 0u; p < PARTS; p++) {
-            sum += joined[((row / HIGH * PARTS + p) * HIGH + row % HIGH) * COUNT + column];
+        UNROLL for (uint p = 0u; p < CLUSTER * PARTS; p++) {
+            sum += sums_of(p / PARTS)[((row / HIGH * PARTS + p % PARTS) * HIGH + row % HIGH) * COUNT + column];
         }
         // A sum with infinity in it may be NaN because zeros or minimums are added up apart.
         if (IS_NAN(sum)) sum = dot_of(x, row_of(q, to, PITCH), at, BLOCKS * UNITS, column * (BLOCKS * BLOCK));
         STORE(T, y, column * n + to, sum);
     }
+    CLUSTER_BARRIER  // shared memory stays until all have read it
 }

@@ -147,13 +147,14 @@ class PackedDirect:
 @dataclass(frozen=True, slots=True)
 class PackedPanel:
     """Matrix instructions beside all rows of x in shared memory, of which there is room for `held`. `parts` subgroups
-    share 32 packed rows; there is room for the chunks of `stages` steps."""
+    share 32 packed rows; there is room for the chunks of `stages` steps. `cluster` workgroups part k."""
 
     algorithm: ClassVar[Algorithm] = "panel"
     cost: Cost
     held: int
     parts: int
     stages: int
+    cluster: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,7 @@ class Forced:
     slab: int | None = None
     limbs: bool | None = None
     stages: int | None = None
+    cluster: int | None = None
 
 
 forced = Overrides(Forced())
@@ -392,20 +394,27 @@ def _panel(target: Target, p: PackedProblem) -> list[PackedPanel]:
     name = p.q.family
     if p.grouped or p.m > 16 or p.k % 1024 or not p.k or (name, p.x) not in _PANEL_ROWS:
         return []
-    tiles = p.n // 128
+    tiles, cluster = p.n // 128, 1
     full = tiles >= 0.8 * math.ceil(tiles / target.units) * target.units
+    # Where a quarter of the multiprocessors would have rows, pairs of workgroups part long sums of q4_k. Devices with
+    # warpgroups have clusters.
+    quarter = target.matrices.warpgroups and 0.8 * target.units <= 4 * tiles <= target.units
+    if quarter and p.k >= 12288 and name == "q4_k" and 5 <= p.m <= 8:
+        full, cluster = True, 2
     first = full and p.k >= 4096 and p.m >= _PANEL_ROWS[name, p.x]
     held = next(h for h in (4, 8, 16) if p.m <= h)
-    sizes = [PackedPanel((0.4 if first else 9,), held, parts, stages) for parts in (2, 4, 8) for stages in (3, 2)]
+    parts, stages = ((4,), (2,)) if cluster > 1 else ((2, 4, 8), (3, 2))
+    sizes = [PackedPanel((0.4 if first else 9,), held, a, b, cluster) for a in parts for b in stages]
     return [c for c in sizes if _panel_fits(target, p, c)][:1]
 
 
 def _panel_fits(target: Target, p: PackedProblem, c: PackedPanel) -> bool:
     """Whether the kernel divides the product, and x, its sums, quants and scales fit into shared memory."""
-    steps, columns = p.k // 256, 8 if c.held <= 8 else 16
+    steps, columns = p.k // 256 // c.cluster, 8 if c.held <= 8 else 16
     sums = 2 * steps * columns if p.x == f16 else 0
     units = c.held * (steps * 32 + 4) + sums + c.stages * 2048 + 832  # each unit is 16 bytes
-    return p.n % (256 // c.parts) == 0 and steps % c.parts == 0 and 16 * units <= target.shared_bytes
+    divided = p.k // 256 % c.cluster == 0 and p.n % (256 // c.parts) == 0 and steps % c.parts == 0
+    return divided and 16 * units <= target.shared_bytes
 
 
 def _high_words(q: DType) -> bool:
@@ -428,7 +437,7 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedPanel):
-        wanted = {name: getattr(wish, name) for name in ("parts", "stages")}
+        wanted = {name: getattr(wish, name) for name in ("parts", "stages", "cluster")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)

@@ -238,16 +238,19 @@ PACKED_PANEL = declare(
     KernelDecl(
         "packed_panel",
         about="y (m, n) = x (m, BLOCKS * BLOCK) times the transposed packed rows of q, for few rows of x.",
-        grid="a group of 256 for each 256 / PARTS rows of q",
+        grid="CLUSTER groups of 256 for each 256 / PARTS rows of q",
         args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n")),
         variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
-        constants={**_CONSTANTS, "HELD": 4, "PARTS": 2, "STAGES": 2, "EARLY": False, "BLOCKS": 2, "PITCH": 36},
+        constants={
+            **_CONSTANTS, "HELD": 4, "PARTS": 2, "STAGES": 2, "EARLY": False, "BLOCKS": 2, "PITCH": 36, "CLUSTER": 1
+        },
         trials=tuple(
-            (*_trial(name, 16), held, parts, stages, early, blocks, blocks * PACKED[name].storage.nbytes)
-            for name, held, parts, stages, early, blocks in (
-                ("q4_k", 4, 2, 3, True, 16), ("q8_0", 8, 8, 2, False, 128))
+            (*_trial(name, 16), held, parts, stages, early, blocks, blocks * PACKED[name].storage.nbytes, cluster)
+            for name, held, parts, stages, early, blocks, cluster in (
+                ("q4_k", 4, 2, 3, True, 16, 1), ("q8_0", 8, 8, 2, False, 128, 1), ("q4_k", 8, 2, 2, True, 56, 4))
         ),
         headers=("mma",),
+        cluster="CLUSTER",
         begins=True,
         cuda_only=True,
     )

@@ -27,7 +27,8 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
     """The CUDA C++ text for NVRTC; variants are macros on its command line."""
     values = zip(decl.constants.items(), constants, strict=True)
     resident = f", {decl.resident}" if decl.resident != "1" else ""
-    cluster = f" __cluster_dims__({decl.cluster}, 1, 1)" if decl.cluster > 1 else ""
+    together = dict(zip(decl.constants, constants, strict=True)).get(str(decl.cluster), decl.cluster)
+    cluster = f" __cluster_dims__({together}, 1, 1)" if together != 1 else ""
     return "\n".join(
         (
             *_about(decl),

@@ -95,7 +95,8 @@ class KernelDecl:
     macros: the compiler keeps registers few enough for that. `headers`: the parts of the shared device code that the
     body uses. `function`: the name of the body's function, if several kernels share it. `specific`: (constant, value)
     for which the CUDA text uses architecture-specific instructions and is compiled for sm_90a instead of sm_90.
-    `cluster`: so many consecutive workgroups run at the same time and reach each other's shared memory.
+    `cluster`: so many consecutive workgroups run at the same time and reach each other's shared memory (CUDA, compute
+    capability 9.0); a number, or the constant that is it. The grid is a multiple of it.
     `begins`: the body marks by BEGIN (`bodies/begin.h`) the point from which on it reads what earlier kernels wrote.
 
     For the SPIR-V: `unroll`: spirv-opt unrolls the loops marked for it and splits local arrays, since some drivers
@@ -116,7 +117,7 @@ class KernelDecl:
     headers: tuple[str, ...] = ()
     function: str = ""
     specific: tuple[str, int] | None = None
-    cluster: int = 1
+    cluster: int | str = 1
     begins: bool = False
     unroll: bool = False
     subgroups: bool = False

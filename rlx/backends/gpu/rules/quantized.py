@@ -178,10 +178,11 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
         )
         args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
     elif isinstance(chosen, PackedPanel):
-        rows, columns = 16, 256 // chosen.parts
+        rows, columns = 16, 256 // chosen.parts // chosen.cluster
         kernel = PACKED_PANEL(
             T=stored.name, COLS="8" if chosen.held <= 8 else "16", **w.constants, HELD=chosen.held, PARTS=chosen.parts,
             STAGES=chosen.stages, EARLY=never_written(node.inputs[1]), BLOCKS=w.blocks, PITCH=w.pitch,
+            CLUSTER=chosen.cluster,
         )  # fmt: skip
         args = [x, w.ref, ctx.ref(y), m, n]
     elif isinstance(chosen, PackedMatrix):
