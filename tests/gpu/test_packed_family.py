@@ -546,7 +546,7 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)
     wide = replace(cuda, limits=_LIMITS._replace(dynamic_shared_bytes=227 << 10))
     all_rows, narrower = chosen(wide, 4, n=14336), chosen(wide, 4)
-    assert isinstance(all_rows, PackedPanel) and (all_rows.held, all_rows.parts, all_rows.stages) == (4, 2, 2)
+    assert isinstance(all_rows, PackedPanel) and (all_rows.held, all_rows.parts, all_rows.stages) == (4, 2, 3)
     assert isinstance(narrower, PackedDirect) and isinstance(chosen(wide, 4, bf16, n=14336), PackedDirect)
     assert isinstance(chosen(vulkan, 4), PackedFew) and isinstance(chosen(vulkan, 40), DecodedTiles)
     narrow = replace(vulkan, features=vulkan.features | {"narrow_coopmat"})
