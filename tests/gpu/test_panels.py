@@ -72,13 +72,15 @@ def test_columns_that_fill_no_unit() -> None:
     close(panels(a, b, **_attrs(tb=True)), _want(a, b, **_attrs(tb=True)), **ROUNDED[np.float16])
 
 
-def _chosen(m: int, k: int, n: int) -> type:
+def _chosen(m: int, k: int, n: int, end: str | None) -> type:
     target = cuda_target(_WORDS | {"16bit_storage", "subgroup"}, _LIMITS)
-    problem = Problem(Product(m, n, k, (), False, False), bf16, bf16, bf16, "f32", aligned=True)
+    problem = Problem(Product(m, n, k, (), False, False), bf16, bf16, bf16, "f32", aligned=True, apart=end)
     return type(choose(target, problem))
 
 
-def test_panels_go_first_where_tiles_fill_the_device() -> None:
-    assert _chosen(8192, 768, 3072) is _chosen(2048, 768, 3072) is _chosen(4096, 4096, 4096) is Panels
-    assert _chosen(512, 768, 3072) is Library  # tiles would fill a third of the device
-    assert _chosen(8192, 128, 4096) is Library  # a sum too short to hide how results leave
+def test_where_the_library_would_leave_an_activation_to_another_launch() -> None:
+    assert _chosen(8192, 768, 3072, "gelu") is _chosen(2048, 768, 3072, "gelu_tanh") is Panels
+    assert _chosen(4096, 4096, 4096, "gelu") is Panels
+    assert _chosen(8192, 768, 3072, None) is Library
+    assert _chosen(512, 768, 3072, "gelu") is Library  # tiles would fill a third of the device
+    assert _chosen(8192, 128, 4096, "gelu") is Library  # a sum too short to hide how results leave

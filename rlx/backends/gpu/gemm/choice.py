@@ -64,7 +64,8 @@ class Split:
 class Problem:
     """The properties on which the candidates for a product depend: sizes, the storage of A, B, C, the precision.
     `grouped`: each expert has its own rows of A, and m (or k, in a sum over rows) is their mean number. `aligned`: in
-    memory, every row of A and of B begins at a multiple of 16 bytes."""
+    memory, every row of A and of B begins at a multiple of 16 bytes. `apart`: the activation that the library leaves
+    to another launch."""
 
     product: Product
     a: DType
@@ -73,6 +74,7 @@ class Problem:
     precision: str
     grouped: bool = False
     aligned: bool = False
+    apart: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,15 +349,15 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
 
 
 def _panels(target: Target, problem: Problem, stored: Pair) -> list[Candidate]:
-    """The kernel of warpgroups. It goes before the library for tiles that fill the device and sums of at least
-    `_PANEL_TERMS`, as measured on an H200 (docs/lab/gemm.md)."""
+    """The kernel of warpgroups. It goes before the library where that would leave an activation to another launch, for
+    tiles that fill the device and sums of at least `_PANEL_TERMS`, as measured on an H200 (docs/lab/gemm.md)."""
     p = problem.product
     fits = target.matrices.warpgroups and not p.batch and not problem.grouped and p.k > 0
     if not fits or target.limits.dynamic_shared_bytes < _PANEL_BYTES:
         return []
     pairs, tiles = max(target.units // 2, 1), tiles_across(p, (256, 256))
     filled = p.m * p.n / (math.ceil(tiles / pairs) * pairs * 256 * 256)
-    first = filled >= _FILLED and p.k >= _PANEL_TERMS
+    first = problem.apart is not None and filled >= _FILLED and p.k >= _PANEL_TERMS
     return [Panels((-1 if first else 4,), stored)]
 
 

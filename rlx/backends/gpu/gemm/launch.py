@@ -52,7 +52,8 @@ CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "si
 
 def product(ctx: Lowering, call: ProductCall) -> None:
     """Appends the steps of one product, by the candidate that is chosen for it."""
-    chosen = choose(ctx.target, call.problem(ctx.precision))
+    library = ctx.target.library
+    chosen = choose(ctx.target, call.problem(ctx.precision, library.activations if library else frozenset()))
     a, b = (o.stored(ctx, dtype) for o, dtype in zip((call.a, call.b), chosen.stored, strict=True))
     call = replace(call, a=a, b=b)
     if isinstance(chosen, Library):

@@ -71,11 +71,13 @@ class ProductCall:
     end: Epilogue
     label: str = ""
 
-    def problem(self, precision: str) -> Problem:
-        """The record on which the choice of an algorithm depends."""
+    def problem(self, precision: str, inside: frozenset[str] = frozenset()) -> Problem:
+        """The record on which the choice of an algorithm depends; `inside`: activations that the library applies."""
         p, a, b = self.product, self.a, self.b
         aligned = all(o.vectors(pitch, 16 // o.dtype.itemsize) for o, pitch in zip((a, b), p.pitches, strict=True))
-        return Problem(p, a.dtype, b.dtype, self.c.dtype, precision, aligned=aligned)
+        apart = self.end.activation
+        apart = None if apart in inside or not a.dtype.is_half else apart
+        return Problem(p, a.dtype, b.dtype, self.c.dtype, precision, aligned=aligned, apart=apart)
 
 
 def from_(ref: Ref, offset: int) -> Ref:
