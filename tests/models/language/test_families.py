@@ -160,6 +160,9 @@ def test_masks_of_layers_that_are_computed_again(case: str, tmp_path: Path) -> N
     [
         ({"indexer_types": ["shared", "full", "full"]}, "indexer_types is .*words, full or shared, of which the first"),
         ({"indexer_types": None, "index_topk_pattern": "FS"}, "index_topk_pattern is 'FS', expected a list of 4 words"),
+        ({"indexer_types": ["full", ["shared"], "full", "full"]}, "indexer_types is .*expected a list of 4 words"),
+        ({"indexer_rope_interleave": False}, "indexer_rope_interleave is False, expected True"),
+        ({"rope_interleave": False}, "rope_interleave is False, expected True"),
         ({"q_lora_rank": None}, "q_lora_rank"),
         ({"index_head_dim": 6}, "index_head_dim is 6, expected an integer from 8"),
     ],
