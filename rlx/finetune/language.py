@@ -81,7 +81,8 @@ class LanguageTask:
     @property
     def base(self) -> str:
         """A checksum that identifies the model's weights."""
-        return digest_of(self.model.parameters if self.model.frozen is None else self.model.frozen)
+        model = self.model
+        return digest_of((model.frozen or {}) | ({} if model.adapted else model.parameters))
 
     def batches(self, skip: int) -> Iterator[Batch]:
         """The batches of all epochs, one epoch after the other, without the first `skip` batches."""

@@ -31,8 +31,8 @@ _SAMPLE = 1 << 14  # the approximate number of elements of a weight that its dig
 
 
 class ToTrain(NamedTuple):
-    """A language model to train. `loss` takes (parameters, frozen, batch) for an adapter, (parameters, batch) if all
-    weights are trained."""
+    """A language model to train. `loss` takes (parameters, frozen, batch), or (parameters, batch) if nothing is frozen:
+    beside an adapter all weights are, else those of indexers, whose choice of tokens has no gradient."""
 
     function: LanguageFunction
     adapted: AdaptedFunction | None
@@ -43,11 +43,16 @@ class ToTrain(NamedTuple):
     @property
     def loss(self) -> Any:
         """The loss of a batch of rows (`Rows.batches`)."""
-        return self._of_all if self.adapted is None else self._of_adapter
+        if self.adapted is not None:
+            return self._of_adapter
+        return self._of_all if self.frozen is None else self._of_others
 
     def _of_adapter(self, adapter: Any, weights: Any, batch: Any) -> Tensor:
         assert self.adapted is not None
         return _mean(self.adapted(adapter, weights, batch["ids"], segments=batch.get("segments")), batch)
+
+    def _of_others(self, weights: Any, frozen: Any, batch: Any) -> Tensor:
+        return self._of_all({**weights, **frozen}, batch)
 
     def _of_all(self, weights: Any, batch: Any) -> Tensor:
         return _mean(self.function(weights, batch["ids"], segments=batch.get("segments")), batch)
@@ -78,7 +83,9 @@ def to_train(settings: Settings) -> ToTrain:
                 f"{settings.model}: weight {packed!r} is packed, which has no gradient; leave --full out, or train the "
                 "folder that `rlx convert` makes"
             )
-        return ToTrain(function, None, weights, None, config)
+        frozen = {name: w for name, w in weights.items() if ".self_attn.indexer." in name}
+        trained = {name: w for name, w in weights.items() if name not in frozen}
+        return ToTrain(function, None, trained, frozen or None, config)
     adapted, adapter = function.adapted(settings.lora, weights, settings.seed)
     return ToTrain(function, adapted, adapter, weights, config)
 

@@ -29,10 +29,10 @@ def named(nbytes: float) -> str:
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**28 else f"{nbytes / 2**20:.2f} MiB"
 
 
-def said(report: Report, frozen: Any, parameters: Any, state_nbytes: int, free: int) -> str:
+def said(report: Report, frozen: Any, parameters: Any, state_nbytes: int, free: int, adapter: bool) -> str:
     """A line that says how much memory the run takes."""
     sizes = {
-        "the frozen weights": _bytes(frozen), "the weights" if frozen is None else "the adapter": _bytes(parameters),
+        "the frozen weights": _bytes(frozen), "the adapter" if adapter else "the weights": _bytes(parameters),
         "the optimizer": state_nbytes, "a step": report.plan.arena_bytes,
     }  # fmt: skip
     parts = ", ".join(f"{named(nbytes)} for {what}" for what, nbytes in sizes.items() if nbytes)

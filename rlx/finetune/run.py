@@ -92,7 +92,7 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
         if first:
             with written_whole(settings.out / RUN / NOTES) as file:  # a run that does not fit leaves its folder free
                 file.write(notes)
-        say(said(report, task.frozen, task.parameters, run.optimizer_nbytes, free))
+        say(said(report, task.frozen, task.parameters, run.optimizer_nbytes, free, settings.lora is not None))
         try:
             best = _steps(settings, task, run, total, say, first)
         except KeyboardInterrupt:

@@ -33,9 +33,11 @@ class Product(Record):
     plain: bool = True
 
 
-# The products that "all-linear" leaves out: the output matrix, routers of experts, and Mamba products whose weights
-# transformers reads without calling their modules, so that PEFT refuses or ignores corrections of them.
-_NOT_ADAPTED = ("lm_head", ".mlp.gate", ".mixer.dt_proj", ".mixer.out_proj")
+# The products that "all-linear" leaves out: the output matrix, routers of experts, Mamba products whose weights
+# transformers reads without calling their modules, so that PEFT refuses or ignores corrections of them, and those of
+# indexers, whose choice has no gradient.
+_NOT_ADAPTED = ("lm_head", ".mlp.gate", ".mixer.dt_proj", ".mixer.out_proj",
+                ".indexer.wq_b", ".indexer.wk", ".indexer.weights_proj")  # fmt: skip
 
 
 class Lora(Record, slots=False):
@@ -44,7 +46,7 @@ class Lora(Record, slots=False):
     s = alpha / rank, with `rslora` alpha / √rank (Kalajdzievski, 2023). With `dora` each output has a magnitude, by
     which its row of W + s · B A is divided by its length and multiplied (Liu et al., 2024); the length counts as a
     constant of the gradient. `targets` are the last parts of modules' names, or "all-linear": all products but the
-    output matrix and the routers of experts.
+    output matrix, the routers of experts and the indexers of sparse attention.
     Raises: ShapeError for a rank and an alpha out of range, DTypeError for targets that are no texts and for flags that
     are no bools.
     """

@@ -131,9 +131,9 @@ def _parts(ranks: Ranks, x: Tensor, weight: float) -> _Parts:
 
 
 class Means(NamedTuple):
-    """The means of gradients; arrays that all ranks have alike, and that are finite where those of the means are that
-    moved whole; and whether what this rank has sent as halves is finite, which it tests while they move, and so are the
-    tables to which rows were added."""
+    """The means of gradients, and what says whether they are finite: no array of `tested` may hold NaN or infinity, and
+    `sound` has to be true on every rank. It covers the halves that this rank sends, which it can test while they move,
+    and tables to which rows were added; None where there are neither, and with ZeRO."""
 
     slopes: list[Tensor]
     tested: list[Tensor]

@@ -33,6 +33,7 @@ from rlx.train import Training
 from tests.finetune import tiny
 from tests.full import full
 from tests.models.language.test_families import folder_of
+from tests.models.language.tiny import _bytes_tokenizer as bytes_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +174,31 @@ def test_an_adapter_with_magnitudes_is_merged_afterwards(settings: Settings, tmp
     before, after = safetensors.load(given.model), safetensors.load(tmp_path / "merged")
     changed = {n for n in before if not np.array_equal(before[n], after[n])}
     assert changed == {f"model.layers.{i}.self_attn.q_proj.weight" for i in (0, 1)}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_indexers_are_not_trained(full: bool, settings: Settings, tmp_path: Path) -> None:
+    """Rows are shorter than what the indexers keep, so that the loss does not depend on them."""
+    folder = folder_of("deepseek_v32-0", tmp_path / "sparse", index_topk=64)
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    (folder / "tokenizer.json").write_text(json.dumps(bytes_tokenizer(vocabulary)))
+    data = tiny.write_lines(tmp_path / "texts.jsonl", [{"text": "abc" * (i % 4 + 1)} for i in range(6)])
+    given = replace(settings, model=folder, data=data, steps=2, lora=None if full else Lora(2, 4))
+    said: list[str] = []
+    finetune(given, said.append)
+    memory = next(line for line in said if line.startswith("memory:"))
+    assert ("the adapter" in memory) != full and "the frozen weights" in memory
+    if not full:
+        adapter = read_peft(given.out)
+        assert adapter and not any("indexer" in module for module in adapter)
+        return
+    before, after = (safetensors.load(path) for path in (folder, given.out / "model"))
+    same = {name for name, x in after.items() if np.array_equal(x, before[name])}
+    own = {name for name in before if ".indexer." in name}
+    assert before.keys() == after.keys() and own and own <= same
+    assert "model.layers.0.self_attn.q_a_proj.weight" not in same
+    one, other = (replace(given, model=path) for path in (folder, given.out / "model"))
+    assert LanguageTask(one, str).base != LanguageTask(other, str).base
 
 
 def course(made: ToTrain, frozen: Any, settings: Settings, steps: int) -> list[float]:

@@ -188,6 +188,29 @@ def test_a_mean_of_large_halves_does_not_overflow_and_infinity_is_found(n: int, 
     mesh.run(fails)
 
 
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("n, zero", [(2, 0), (3, 0), (4, 0), (2, 1)])
+def test_an_infinite_slope_of_one_rank_stops_all_where_losses_are_finite(n: int, zero: int, table: bool) -> None:
+    """Of a matrix, and of the rows of an embedding: parameters stay as they were."""
+    mesh = threads(n)
+
+    def flat(p: Any, x: Any) -> Any:
+        p = rlx.cast(p, "bf16")
+        rows = rlx.embedding(p, np.array([3], np.int32)) if table else p
+        return rlx.cast(rlx.sum(rows * rlx.cast(x, "bf16") * 16), "f32")
+
+    def work() -> Any:
+        run = rlx.training(flat, np.zeros((64, 4), np.float32), optim.sgd(1.0), device="cpu", mesh=mesh, zero=zero)
+        x = np.ones((n, 4), np.float32)
+        x[n - 1] = 3e38
+        with pytest.raises(NotFinite, match="step 1: its gradients are not finite"):
+            run.step(x)["loss"]
+        return run.parameters
+
+    for p in mesh.run(work):
+        assert not p.any()
+
+
 def test_a_last_batch_that_does_not_divide() -> None:
     mesh = threads(2)
 

@@ -6,7 +6,9 @@ scores alone. Texts of no more tokens than it keeps need no scores.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 
 import rlx.ops as ops
 from rlx.dtypes import bool_
@@ -16,6 +18,7 @@ from rlx.models.language.config import Attention, Indexer
 from rlx.records import replace
 
 _EPS = 1e-6  # of the norm of keys
+_PRODUCTS = 1 << 26  # products of heads and keys that are there at once, beyond those of one head
 
 
 def chosen(b: Blocks, x: Tensor, low: Tensor, a: Attention, own: Indexer, index: int) -> Tensor | None:
@@ -44,12 +47,22 @@ def _scored(b: Blocks, x: Tensor, low: Tensor, a: Attention, own: Indexer, index
     if rows <= own.kept:
         return None
     q, k = b.rotated(replace(rope, interleaved=own.interleaved), q, k)
-    keys = ops.reshape(b.caches.kept(f"choosers.{index}", k) if b.size.context else k, (batch, rows, own.size))
-    q, keys = ops.cast(ops.reshape(q, (batch, chunk * own.heads, own.size)), b.wide), ops.cast(keys, b.wide)
-    scores = ops.reshape(ops.relu(ops.matmul(q, keys, transpose_b=True)), (batch, chunk, own.heads, rows))
-    scores = ops.sum(scores * ops.reshape(share, (batch, chunk, own.heads, 1)), axis=2)
+    keys = ops.reshape(b.caches.kept(f"indexer_keys.{index}", k) if b.size.context else k, (batch, rows, own.size))
+    q, keys, share = ops.cast(q, b.wide), ops.cast(keys, b.wide), ops.reshape(share, (batch, chunk, own.heads, 1))
+    each = max(1, _PRODUCTS // (batch * chunk * rows))
+    parts = (slice(first, first + each) for first in range(0, own.heads, each))
+    scores = functools.reduce(operator.add, (_of_heads(q[:, :, part], keys, share[:, :, part]) for part in parts))
     seen = b.caches.in_sight(None, rows)
     seen = ops.reshape(seen if b.related is None else ops.logical_and(seen, b.related), (batch, chunk, rows))
     best, places = ops.top_k(ops.where(seen, scores, -math.inf), own.kept)
     none = ops.expand(b.g.constant(False, bool_), (batch, chunk, rows))
     return ops.reshape(ops.scatter_elements(none, places, best != -math.inf, axis=2), (batch, 1, chunk, rows))
+
+
+def _of_heads(q: Tensor, keys: Tensor, share: Tensor) -> Tensor:
+    """The part of some heads in the scores, (batch, chunk, rows)."""
+    batch, chunk, heads, size = q.shape
+    products = ops.matmul(ops.reshape(q, (batch, chunk * heads, size)), keys, transpose_b=True)
+    products = ops.reshape(ops.relu(products), (batch, chunk, heads, keys.shape[1]))
+    result: Tensor = ops.sum(products * share, axis=2)
+    return result

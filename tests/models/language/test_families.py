@@ -18,7 +18,7 @@ from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import load, trainable
-from rlx.models.language import architectures
+from rlx.models.language import architectures, indexer
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
 from rlx.models.language.config import Fields
@@ -140,6 +140,23 @@ def test_tokens_that_an_indexer_chooses(tmp_path: Path) -> None:
         assert error(model.logits(ids), made[7, 64]) < 0.1
 
 
+def test_indexers_take_their_heads_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a prompt in a long context does not take the products of all heads at once: 9 heads by 4."""
+    folder, ids = folder_of("deepseek_v32-0", tmp_path), np.asarray(IDS_ASKED, np.int32)
+    counted = []
+    taken = indexer._of_heads
+
+    def counting(q: Any, *others: Any) -> Any:
+        counted.append(q.shape[2])
+        return taken(q, *others)
+
+    monkeypatch.setattr(indexer, "_PRODUCTS", 4 * len(ids) ** 2)
+    monkeypatch.setattr(indexer, "_of_heads", counting)
+    function, weights = trainable(folder)
+    assert error(function(weights, ids[None])[0, -1, :16], np.asarray(CASES["deepseek_v32-0"]["logits"])) <= LIMIT
+    assert counted == [4, 4, 1] * 3
+
+
 def test_several_texts_of_a_row_choose_their_own_tokens(tmp_path: Path) -> None:
     function, weights = trainable(folder_of("glm_moe_dsa-1", tmp_path), checkpoint=True)
     ids = np.asarray(IDS_ASKED, np.int32)
@@ -160,6 +177,9 @@ def test_masks_of_layers_that_are_computed_again(case: str, tmp_path: Path) -> N
     [
         ({"indexer_types": ["shared", "full", "full"]}, "indexer_types is .*words, full or shared, of which the first"),
         ({"indexer_types": None, "index_topk_pattern": "FS"}, "index_topk_pattern is 'FS', expected a list of 4 words"),
+        ({"indexer_types": ["full", ["shared"], "full", "full"]}, "indexer_types is .*expected a list of 4 words"),
+        ({"indexer_rope_interleave": False}, "indexer_rope_interleave is False, expected True"),
+        ({"rope_interleave": False}, "rope_interleave is False, expected True"),
         ({"q_lora_rank": None}, "q_lora_rank"),
         ({"index_head_dim": 6}, "index_head_dim is 6, expected an integer from 8"),
     ],

@@ -28,6 +28,8 @@ _WORDS = {"F": "full", "S": "shared"}
 
 def _sparse(f: Fields, architecture: str, interleaved: bool, sources: tuple[int, ...]) -> LanguageConfig:
     """`interleaved` is that of the indexer's ropes; attention's own are."""
+    f.must_be("rope_interleave", True)
+    f.must_be("indexer_rope_interleave", interleaved)
     experts, first = routed(f, len(sources))
     f.count("q_lora_rank", MOST_WIDTH)  # the indexer reads the queries' latents
     a = latent_attention(f, len(sources), True)
@@ -59,7 +61,8 @@ def _kinds(f: Fields) -> list[str]:
         if given is None:
             continue
         kinds = [_WORDS.get(one, one) for one in given] if isinstance(given, str) else given
-        if not isinstance(kinds, list) or len(kinds) != layers or kinds[0] != "full" or set(kinds) - {*_WORDS.values()}:
+        known = isinstance(kinds, list) and all(kind in ("full", "shared") for kind in kinds)
+        if not known or len(kinds) != layers or kinds[0] != "full":
             f.wrong(name, f"a list of {layers} words, full or shared, of which the first is full")
         return kinds
     every, offset = (f.count(n, MOST_LAYERS, d) for n, d in (("index_topk_freq", 1), ("index_skip_topk_offset", 2)))
