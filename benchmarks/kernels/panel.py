@@ -71,11 +71,11 @@ def clusters_at_once(size: int) -> int:
     text = f'extern "C" __global__ void __cluster_dims__({size}, 1, 1) empty() {{}}'
     kernel = cupy.RawKernel(text, "empty", options=("-std=c++17",))
     kernel.max_dynamic_shared_size_bytes = 200 << 10
-    found = ctypes.c_int()
+    clusters = ctypes.c_int()
     launch = Launch((ctypes.c_uint * 7)(128, 1, 1, 256, 1, 1, 200 << 10), None, None, 0)
     ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
-    error = ask(ctypes.byref(found), ctypes.c_void_p(kernel.kernel.ptr), ctypes.byref(launch))
-    return -error if error else found.value
+    error = ask(ctypes.byref(clusters), ctypes.c_void_p(kernel.kernel.ptr), ctypes.byref(launch))
+    return -error if error else clusters.value
 
 
 def right(session: Session, name: str, n: int, k: int, rows: int) -> bool:

@@ -96,8 +96,8 @@ def trained(tree: Path, mpi: bool, rounds: int, settings: dict[str, str]) -> str
     else:
         command += ["--ranks", "2"]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=100)
-    found = re.search(r"one rank .*times", done.stdout)
-    return found[0] if found else f"failed ({done.returncode}): {(done.stdout + done.stderr)[-300:]}"
+    line = re.search(r"one rank .*times", done.stdout)
+    return line[0] if line else f"failed ({done.returncode}): {(done.stdout + done.stderr)[-300:]}"
 
 
 def main() -> None:

@@ -277,7 +277,7 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         states = model.state.tree(state)
         failed = g.state("failed", (), "bool") if model.guarded else None
         anywhere = failed
-        scaled = isinstance(states, optim.Scaled)  # whose optimizer tests the gradients
+        scaled = isinstance(states, optim.Scaled)  # the optimizer tests the gradients
         result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
         tested = slopes
         if model.ranks is not None:

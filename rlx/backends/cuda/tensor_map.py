@@ -9,7 +9,7 @@ from typing import Any
 from rlx.backends.cuda.start import driver_library
 from rlx.errors import DeviceUnavailable, RlxError
 
-COLUMNS = 64  # of a tile: a row of it has 128 bytes, whose 16-byte units change places with the row
+COLUMNS = 64  # a row of a tile has 128 bytes, whose 16-byte units change places with the row
 # Constants of cuda.h: CU_TENSOR_MAP_DATA_TYPE_UINT16, SWIZZLE_128B, L2_PROMOTION_L2_256B; the others are 0.
 _UINT16, _SWIZZLE_128, _FETCH_256 = 1, 3, 3
 _ALIGNMENT = 64

@@ -17,7 +17,7 @@ from rlx.models.language.blocks import Blocks
 from rlx.models.language.config import Attention, Indexer
 from rlx.records import replace
 
-_EPS = 1e-6  # of the norm of keys
+_KEY_NORM_EPS = 1e-6
 _PRODUCTS = 1 << 26  # products of heads and keys that are there at once, beyond those of one head
 
 
@@ -26,10 +26,10 @@ def chosen(b: Blocks, x: Tensor, low: Tensor, a: Attention, own: Indexer, index:
     latents of its queries; None for all before it."""
     source = own.sources[index]
     if source == index:
-        made = _scored(b, x, low, a, own, index)
-        if made is None or index not in own.lent:
-            return made
-        b.lent[index] = (made,)
+        chosen = _scored(b, x, low, a, own, index)
+        if chosen is None or index not in own.lent:
+            return chosen
+        b.lent[index] = (chosen,)
     (result,) = b.lent.get(source, (None,))
     return result
 
@@ -41,7 +41,7 @@ def _scored(b: Blocks, x: Tensor, low: Tensor, a: Attention, own: Indexer, index
     q = ops.reshape(b.linear(low, f"{name}.wq_b", own.heads * own.size), (batch, chunk, own.heads, own.size))
     k = b.linear(x, f"{name}.wk", own.size)
     gamma, beta = (b.weight(f"{name}.k_norm.{part}", (own.size,)) for part in ("weight", "bias"))
-    k = ops.reshape(ops.layer_norm(k, gamma, beta, _EPS), (batch, chunk, 1, own.size))
+    k = ops.reshape(ops.layer_norm(k, gamma, beta, _KEY_NORM_EPS), (batch, chunk, 1, own.size))
     share = b.linear(x, f"{name}.weights_proj", own.heads, dtype=b.wide) * (own.heads * own.size) ** -0.5
     rows = b.size.context or chunk
     if rows <= own.kept:
