@@ -26,10 +26,10 @@ def chosen(b: Blocks, x: Tensor, low: Tensor, a: Attention, own: Indexer, index:
     latents of its queries; None for all before it."""
     source = own.sources[index]
     if source == index:
-        chosen = _scored(b, x, low, a, own, index)
-        if chosen is None or index not in own.lent:
-            return chosen
-        b.lent[index] = (chosen,)
+        allowed = _scored(b, x, low, a, own, index)
+        if allowed is None or index not in own.lent:
+            return allowed
+        b.lent[index] = (allowed,)
     (result,) = b.lent.get(source, (None,))
     return result
 

@@ -57,10 +57,10 @@ def _kinds(f: Fields) -> list[str]:
     `index_topk_pattern`, of words or letters, else by two numbers."""
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     for name in ("indexer_types", "index_topk_pattern"):
-        given = f.content.get(name)
-        if given is None:
+        pattern = f.content.get(name)
+        if pattern is None:
             continue
-        kinds = [_WORDS.get(one, one) for one in given] if isinstance(given, str) else given
+        kinds = [_WORDS.get(one, one) for one in pattern] if isinstance(pattern, str) else pattern
         known = isinstance(kinds, list) and all(kind in ("full", "shared") for kind in kinds)
         if not known or len(kinds) != layers or kinds[0] != "full":
             f.wrong(name, f"a list of {layers} words, full or shared, of which the first is full")
