@@ -3,11 +3,17 @@ one."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rlx.backends.cuda import nvrtc as module
+from rlx.backends.cuda.libraries import library_path
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, nvrtc
 from rlx.backends.cuda.processes import Processes, is_python
 from rlx.errors import RlxError
@@ -61,3 +67,21 @@ def test_a_program_that_is_not_python_starts_none(monkeypatch: pytest.MonkeyPatc
 
 def test_what_python_is() -> None:
     assert is_python(str(Path("/venv/bin/python3.11"))) and not is_python("/usr/bin/uwsgi")
+
+
+def test_a_library_found_under_its_bare_name_is_given_to_processes_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = nvrtc(available()[0])._lib._name
+    bare = ctypes.CDLL(os.path.basename(path))
+    assert os.path.samefile(library_path(bare, "nvrtcVersion"), path)
+    monkeypatch.setattr(module, "load_library", lambda *_: bare)
+    found = module.Nvrtc(available()[0])
+    request: Any = ("", "k.cu", {}, [], "PTX")
+    assert found.identity == nvrtc(available()[0]).identity
+    with found.processes() as processes:
+        assert processes.compiled(*request) is not None
+
+
+def test_what_a_process_lacks_this_process_may_have() -> None:
+    lacking: Any = SimpleNamespace(compiled=lambda *_: ("nvrtcCompileProgram", 1, b""))
+    text = GOOD.format(name="k", n=1)
+    assert compile_with(lacking, text) == compile_with(None, text)
