@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,3 +131,29 @@ def test_a_frozen_program_starts_none_nor_one_without_the_script(monkeypatch: py
     monkeypatch.setattr(nvrtc_process, "__file__", "/app.pyz/rlx/backends/cuda/nvrtc_process.py")
     with nvrtc(available()[0]).processes() as processes:
         assert compile_with(processes, text) and processes._started == []
+
+
+def test_a_library_that_was_replaced_is_not_loaded_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code would be kept under the key of the library that this process has loaded."""
+    text = GOOD.format(name="k", n=1)
+    monkeypatch.setattr(module, "_file_size", lambda path: 1)
+    with nvrtc(available()[0]).processes() as processes:
+        assert compile_with(processes, text) and processes._started == []
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_processes_end_with_a_parent_that_was_killed() -> None:
+    program = (
+        "from tests.cuda.test_processes import *\n"
+        "with nvrtc(available()[0]).processes() as processes:\n"
+        "    compile_with(processes, GOOD.format(name='k', n=1))\n"
+        "    print(processes._started[0].pid, flush=True)\n"
+        "    input()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as parent:
+        assert parent.stdout is not None
+        descriptor = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    assert select.select([descriptor], [], [], 60)[0]  # it has ended
+    os.close(descriptor)

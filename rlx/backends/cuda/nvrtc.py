@@ -79,7 +79,8 @@ class Nvrtc:
 
     def processes(self) -> Processes:
         """Processes for `compile`, so that several kernels are compiled at a time."""
-        return Processes(self._path)
+        same = _file_size(self._path) == self._size  # an upgrade may replace the file while this process runs
+        return Processes(self._path if same else "")
 
     def _check(self, status: int, call: str) -> None:
         if status != _SUCCESS:
