@@ -198,7 +198,7 @@ def _ray(room: int | None) -> Any:
     import ray.data
 
     if not ray.is_initialized():
-        from rlx.backends.cpu.threads import available_threads
+        from rlx.host.processors import available_threads
 
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:

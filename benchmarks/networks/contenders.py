@@ -21,8 +21,8 @@ import numpy as np
 import rlx
 from benchmarks.harness import Table, in_turns, middle_and_best, once, version
 from benchmarks.networks import minilm
-from rlx.backends.cpu.threads import available_threads
 from rlx.driver.registry import probe_all
+from rlx.host.processors import available_threads
 
 SHAPES = ((8, 128), (1, 16))
 WARM_UP_S = 1.0

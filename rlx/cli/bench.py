@@ -106,7 +106,7 @@ def bench(
     The contenders take turns in one run, after a first call that compiles ("first ms"). Only ratios
     within one run are meaningful; other work on the machine disturbs them. Ctrl-C ends it with the table so far.
     """
-    from rlx.backends.cpu.threads import available_threads
+    from rlx.host.processors import available_threads
 
     model = chosen_model("bench", model, name)
     if not model.exists():

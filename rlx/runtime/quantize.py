@@ -33,7 +33,8 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
     >>> q = rlx.quantize(weight, "q4_k")  # weight (n, k)
     >>> rlx.jit(rlx.linear)(x, q)  # x (..., k) gives (..., n); the weight stays packed
     """
-    from rlx.backends.cpu.threads import POOL, available_threads  # few programs quantize
+    from rlx.backends.cpu.threads import POOL  # few programs quantize
+    from rlx.host.processors import available_threads
     from rlx.packed.quantize import begun
 
     result, pieces = begun(x, dtype)

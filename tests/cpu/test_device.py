@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 import rlx.ops as ops
-from rlx.backends.cpu import CpuDevice, backend, bind_node, choice, threads
+from rlx.backends.cpu import CpuDevice, backend, bind_node, choice
 from rlx.backends.cpu.threads import POOL
 from rlx.conformance.case import cases_of
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
+from rlx.host.processors import _quota
 from rlx.ir import Graph
 from rlx.runtime import Session
 from tests.cpu.programs import Program, data, device, graph_of
@@ -254,7 +255,7 @@ def test_a_containers_quota_limits_the_threads(files: dict[str, str], processors
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    assert threads._quota(tmp_path) == processors
+    assert _quota(tmp_path) == processors
 
 
 @pytest.mark.skipif(choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}")

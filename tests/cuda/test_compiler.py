@@ -12,6 +12,7 @@ import pytest
 
 from rlx.backends.cuda import compiler as module
 from rlx.backends.cuda.compiler import Compiler
+from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.program.steps import SourceKernel
 from rlx.errors import RlxError
 from rlx.host.diskcache import DiskCache
@@ -52,7 +53,7 @@ def compiler(nvrtc: Nvrtc, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Com
     )  # fmt: skip
     api: Any = SimpleNamespace(driver=driver, runtime=None, major=13)
     monkeypatch.setattr(module, "nvrtc", lambda major: nvrtc)
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(module, "available_threads", lambda: 2)
     return Compiler(api, 90, "driver", DiskCache("cuda", folder))
 
 
@@ -68,6 +69,17 @@ def test_kernels_are_compiled_at_a_time_and_each_once(tmp_path: Path, monkeypatc
     again.get_all(kernels)
     assert [again.get(k) for k in kernels] == loaded and (again.compiled, again.from_disk) == (0, 4)
     assert len(again.codes(kernels)) == 4
+
+
+def test_one_processor_compiles_one_kernel_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the machine has more than the process may use."""
+    nvrtc = Nvrtc()
+    made = compiler(nvrtc, tmp_path, monkeypatch)
+    monkeypatch.setattr(module, "available_threads", lambda: 1)
+    monkeypatch.setattr(nvrtc, "processes", None)
+    kernels = [kernel(name) for name in "abcdefgh"]
+    made.get_all(kernels)
+    assert nvrtc.names == [kernel_source(k).name for k in kernels]
 
 
 def test_what_cannot_be_compiled_is_said_and_the_rest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,20 @@ one."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import select
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rlx.backends.cuda import nvrtc as module
+from rlx.backends.cuda import nvrtc_process
+from rlx.backends.cuda.libraries import library_path
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, nvrtc
 from rlx.backends.cuda.processes import Processes, is_python
 from rlx.errors import RlxError
@@ -27,7 +36,7 @@ def test_processes_give_the_code_that_this_process_compiles(arch: str) -> None:
     with nvrtc(available()[0]).processes() as processes, Threads(2) as threads:
         codes = list(threads.map(lambda text: compile_with(processes, text, arch), texts))
         assert 1 <= len(processes._started) <= 2
-    assert all(process.returncode == 0 for process in processes._started)
+    assert all(process.returncode is not None for process in processes._started)
     assert codes == [compile_with(None, text, arch) for text in texts]
 
 
@@ -61,3 +70,90 @@ def test_a_program_that_is_not_python_starts_none(monkeypatch: pytest.MonkeyPatc
 
 def test_what_python_is() -> None:
     assert is_python(str(Path("/venv/bin/python3.11"))) and not is_python("/usr/bin/uwsgi")
+
+
+def test_a_process_ends_where_a_copy_of_its_pipe_is_open() -> None:
+    """As in a fork that another thread makes meanwhile: the process never sees the end of its input."""
+    with nvrtc(available()[0]).processes() as processes:
+        compile_with(processes, GOOD.format(name="k", n=1))
+        stdin = processes._started[0].stdin
+        assert stdin is not None
+        copy = os.dup(stdin.fileno())
+    os.close(copy)
+    assert processes._started[0].returncode is not None
+
+
+def test_a_library_found_under_its_bare_name_is_given_to_processes_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = nvrtc(available()[0])._lib._name
+    bare = ctypes.CDLL(os.path.basename(path))
+    assert os.path.samefile(library_path(bare, "nvrtcVersion"), path)
+    monkeypatch.setattr(module, "load_library", lambda *_: bare)
+    found = module.Nvrtc(available()[0])
+    request: Any = ("", "k.cu", {}, [], "PTX")
+    assert found.identity == nvrtc(available()[0]).identity
+    with found.processes() as processes:
+        assert processes.compiled(*request) is not None
+    with Processes(bare._name) as processes:  # a process might find another library
+        assert processes.compiled(*request) is None and processes._started == []
+
+
+def test_what_a_process_lacks_this_process_may_have() -> None:
+    lacking: Any = SimpleNamespace(compiled=lambda *_: ("nvrtcCompileProgram", 1, b""))
+    text = GOOD.format(name="k", n=1)
+    assert compile_with(lacking, text) == compile_with(None, text)
+
+
+def test_what_a_library_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import ctypes, os, runpy\n"
+        "load = ctypes.CDLL\n"
+        "ctypes.CDLL = lambda path: (os.write(1, b'None'), load(path))[1]\n"
+        f"runpy.run_path({nvrtc_process.__file__!r}, run_name='__main__')\n"
+    )
+    expected = compile_with(None, GOOD.format(name="k", n=1))
+    monkeypatch.setattr(nvrtc_process, "__file__", str(script))
+    with nvrtc(available()[0]).processes() as processes:
+        assert compile_with(processes, GOOD.format(name="k", n=1)) == expected
+        assert processes._idle.qsize() == 1
+    script.write_text("print('True, or so')")  # marshal reads T as True
+    with nvrtc(available()[0]).processes() as processes:
+        assert compile_with(processes, GOOD.format(name="k", n=1)) == expected
+        assert len(processes._started) == 1 and processes._idle.qsize() == 0
+
+
+def test_a_frozen_program_starts_none_nor_one_without_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = GOOD.format(name="k", n=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "frozen", True, raising=False)
+        with nvrtc(available()[0]).processes() as processes:
+            assert compile_with(processes, text) and processes._started == []
+    monkeypatch.setattr(nvrtc_process, "__file__", "/app.pyz/rlx/backends/cuda/nvrtc_process.py")
+    with nvrtc(available()[0]).processes() as processes:
+        assert compile_with(processes, text) and processes._started == []
+
+
+def test_a_library_that_was_replaced_is_not_loaded_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code would be kept under the key of the library that this process has loaded."""
+    text = GOOD.format(name="k", n=1)
+    monkeypatch.setattr(module, "_file_size", lambda path: 1)
+    with nvrtc(available()[0]).processes() as processes:
+        assert compile_with(processes, text) and processes._started == []
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_processes_end_with_a_parent_that_was_killed() -> None:
+    program = (
+        "from tests.cuda.test_processes import *\n"
+        "with nvrtc(available()[0]).processes() as processes:\n"
+        "    compile_with(processes, GOOD.format(name='k', n=1))\n"
+        "    print(processes._started[0].pid, flush=True)\n"
+        "    input()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as parent:
+        assert parent.stdout is not None
+        descriptor = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    assert select.select([descriptor], [], [], 60)[0]  # it has ended
+    os.close(descriptor)

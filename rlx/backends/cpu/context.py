@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.arena import ALIGNMENT
 from rlx.backends.cpu.host.matmul import blas as blas_library
-from rlx.backends.cpu.threads import POOL, available_threads
+from rlx.backends.cpu.threads import POOL
 from rlx.driver.device import Bytes
+from rlx.host.processors import available_threads
 
 Array = npt.NDArray[Any]
 Step = Callable[[], Any]

@@ -19,13 +19,13 @@ from rlx.backends.cpu.host.elementwise.bind import bind_elementwise, trees_of
 from rlx.backends.cpu.host.elementwise.evaluate import same_place
 from rlx.backends.cpu.host.kernels import bind_reference, binder_of
 from rlx.backends.cpu.quiet import quiet_call, quietly
-from rlx.backends.cpu.threads import available_threads
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan, Slot
 from rlx.driver.device import Bytes, address
 from rlx.driver.memory.plan import CONST, BodyPlan
 from rlx.driver.memory.views import is_alias, update_copies
 from rlx.driver.times import StepTime, Times, credited, operations
 from rlx.dtypes import HOST_ONLY, as_dtype
+from rlx.host.processors import available_threads
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir import expr as ex
 from rlx.ir.expr import substitute

@@ -17,6 +17,7 @@ from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
 from rlx.backends.gpu.program.steps import Kernel
 from rlx.driver.closing import Resources
 from rlx.host.diskcache import DiskCache, key_of
+from rlx.host.processors import available_threads
 from rlx.host.progress import report
 from rlx.host.threads import Threads
 
@@ -110,7 +111,7 @@ class Compiler:
         codes = [self.cache.get(key) for key in keys]
         missing = [i for i, code in enumerate(codes) if code is None]
         self.from_disk += len(codes) - len(missing)
-        count = min(AT_ONCE, len(missing), os.cpu_count() or 1)
+        count = min(AT_ONCE, len(missing), available_threads())
         apart: AbstractContextManager[Processes | None] = nullcontext()
         if count > 1 and len(missing) > FEW:
             apart = self._nvrtc.processes()

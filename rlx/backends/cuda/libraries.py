@@ -75,6 +75,20 @@ def load_library(name: str, major: int) -> ctypes.CDLL:
     )
 
 
+class _Symbol(ctypes.Structure):
+    """Dl_info of the system's dlfcn.h: the file and the symbol that an address comes from."""
+
+    _fields_ = tuple(zip(("file", "base", "name", "at"), (ctypes.c_char_p, ctypes.c_void_p) * 2, strict=True))
+
+
+def library_path(lib: ctypes.CDLL, function: str) -> str:
+    """The file that a library with that function was loaded from, also where it was found under its bare name."""
+    found = _Symbol()
+    if sys.platform != "win32" and hasattr(own := ctypes.CDLL(None), "dladdr"):
+        own.dladdr(ctypes.cast(lib[function], ctypes.c_void_p), ctypes.byref(found))
+    return os.fsdecode(found.file) if found.file else lib._name
+
+
 @cache
 def include_folder(major: int) -> Path | None:
     """The folder of CUDA headers (cuda_fp16.h, …) of a toolkit of version `major`, or None where there is none."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from rlx.backends.cuda.libraries import include_folder, load_library
+from rlx.backends.cuda.libraries import include_folder, library_path, load_library
 from rlx.backends.cuda.nvrtc_process import COMPILATION, compiled
 from rlx.backends.cuda.processes import Processes
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory, RlxError
@@ -30,7 +30,8 @@ class Nvrtc:
         self._check(self._lib.nvrtcVersion(ctypes.byref(first), ctypes.byref(second)), "nvrtcVersion")
         self.version = (first.value, second.value)
         self.include = include_folder(major)
-        self._size = _file_size(self._lib._name)
+        self._path = library_path(self._lib, "nvrtcVersion")
+        self._size = _file_size(self._path)
 
     @property
     def identity(self) -> str:
@@ -66,7 +67,9 @@ class Nvrtc:
         kind = "CUBIN" if arch.startswith("sm_") else "PTX"
         request = (text, name, dict(headers), flags, kind)
         answer = None if processes is None else processes.compiled(*request)
-        call, status, result = answer or compiled(self._lib, *request)
+        if answer is None or answer[1] not in (_SUCCESS, COMPILATION):  # another process may lack what this one has
+            answer = compiled(self._lib, *request)
+        call, status, result = answer
         if status == COMPILATION:
             log = result.decode("utf-8", "replace").rstrip("\0\n")
             hint = "" if self.include is not None else "\n(no CUDA headers were found: set CUDA_PATH)"
@@ -76,7 +79,8 @@ class Nvrtc:
 
     def processes(self) -> Processes:
         """Processes for `compile`, so that several kernels are compiled at a time."""
-        return Processes(self._lib._name)
+        same = _file_size(self._path) == self._size  # an upgrade may replace the file while this process runs
+        return Processes(self._path if same else "")
 
     def _check(self, status: int, call: str) -> None:
         if status != _SUCCESS:
@@ -87,7 +91,7 @@ class Nvrtc:
 def _file_size(path: str) -> int:
     try:
         return os.stat(path).st_size
-    except OSError:  # the loader found it under its bare name
+    except OSError:  # the loader found it under its bare name, on a system that does not say where
         return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import marshal
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -50,8 +51,9 @@ def _strings(items: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
 
 def serve(library: str) -> None:
     """Answers requests from the standard input, the arguments of `compiled` behind the library, until it ends."""
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
     lib = ctypes.CDLL(library)
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:
             request = marshal.load(requests)

@@ -21,24 +21,27 @@ class Processes:
     end of the block ends them."""
 
     def __init__(self, library: str) -> None:
+        """`library` is NVRTC's absolute path: a process may find another one under a bare name."""
         self._library = library
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._lock = threading.Lock()
         self._started: list[subprocess.Popen[bytes]] = []
-        self._usable = is_python(sys.executable)
+        self._usable = (
+            os.path.isabs(library) and is_python(sys.executable) and os.path.isfile(nvrtc_process.__file__)
+        )
 
     def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._started:
-            with suppress(OSError):
-                assert process.stdin is not None
-                process.stdin.close()  # the process ends with its input
+            process.kill()  # the end of its input may not come: a fork of this process keeps the pipe open
         for process in self._started:
-            assert process.stdout is not None
-            process.stdout.close()
             process.wait()
+            assert process.stdin is not None and process.stdout is not None
+            with suppress(OSError):
+                process.stdin.close()
+            process.stdout.close()
 
     def compiled(self, *request: Any) -> Answer | None:
         """The answer of a process; None where none can be started, or one has ended before it answered."""
@@ -57,11 +60,12 @@ class Processes:
             process.stdin.write(marshal.dumps(request))
             process.stdin.flush()
             answer: Answer = marshal.load(process.stdout)
+            call, status, result = answer
         except (OSError, EOFError, ValueError, TypeError):
             self._usable = False
             return None
         self._idle.put(process)
-        return answer
+        return call, status, result
 
     def _start(self) -> subprocess.Popen[bytes]:
         # Without site and the user's settings Python starts in half the time. Ctrl-C is left to the waiting process.
@@ -76,4 +80,5 @@ class Processes:
 
 def is_python(executable: str | None) -> bool:
     """Whether a path is that of Python, rather than of a program that embeds it, or is frozen with it."""
-    return bool(executable) and os.path.basename(str(executable)).lower().startswith("python")
+    named = bool(executable) and os.path.basename(str(executable)).lower().startswith("python")
+    return named and not hasattr(sys, "frozen")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import threading
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from rlx.backends.vulkan.api import Handle
 from rlx.driver.closing import Resources
 from rlx.errors import UnsupportedOp
 from rlx.host.diskcache import DiskCache, key_of
+from rlx.host.processors import available_threads
 from rlx.host.progress import report
 from rlx.host.threads import Threads
 
@@ -89,7 +89,7 @@ class Pipelines:
         distinct = list(dict.fromkeys(kernels))
         missing = [kernel for kernel in distinct if kernel not in self._made]
         if len(missing) > 1:
-            with Threads(min(AT_ONCE, os.cpu_count() or 1, len(missing))) as threads:
+            with Threads(min(AT_ONCE, available_threads(), len(missing))) as threads:
                 for done, _ in enumerate(threads.map(self.get, missing), start=1):
                     report("kernels", done, len(missing))
         return {kernel: self.get(kernel) for kernel in distinct}

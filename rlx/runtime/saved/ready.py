@@ -113,7 +113,7 @@ def key_of(
 
 
 def threads_of(build: BuildOptions) -> int:
-    from rlx.backends.cpu.threads import available_threads
+    from rlx.host.processors import available_threads
 
     return max(1, build.threads if build.threads is not None else available_threads())
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlx.backends.cpu.threads import available_threads
+from rlx.host.processors import available_threads
 
 _ROW_MAJOR = 101
 _PLAIN, _TRANSPOSED = 111, 112
