@@ -82,11 +82,11 @@ class _Symbol(ctypes.Structure):
 
 
 def library_path(lib: ctypes.CDLL, function: str) -> str:
-    """The file that a library with that function was loaded from, also where it was found under its bare name."""
-    found = _Symbol()
+    """The file that a library with that function was loaded from, also where it was symbol under its bare name."""
+    symbol = _Symbol()
     if sys.platform != "win32" and hasattr(own := ctypes.CDLL(None), "dladdr"):
-        own.dladdr(ctypes.cast(lib[function], ctypes.c_void_p), ctypes.byref(found))
-    return os.fsdecode(found.file) if found.file else lib._name
+        own.dladdr(ctypes.cast(lib[function], ctypes.c_void_p), ctypes.byref(symbol))
+    return os.fsdecode(symbol.file) if symbol.file else lib._name
 
 
 @cache
