@@ -82,7 +82,7 @@ class _Symbol(ctypes.Structure):
 
 
 def library_path(lib: ctypes.CDLL, function: str) -> str:
-    """The file that a library with that function was loaded from, also where it was symbol under its bare name."""
+    """The file that a library with that function was loaded from, also where it was found under its bare name."""
     symbol = _Symbol()
     if sys.platform != "win32" and hasattr(own := ctypes.CDLL(None), "dladdr"):
         own.dladdr(ctypes.cast(lib[function], ctypes.c_void_p), ctypes.byref(symbol))
