@@ -68,6 +68,10 @@ class Watched:
     def __init__(self, driver: Driver, real: Any, error: Callable[[int], Exception] | None) -> None:
         self._driver, self._real, self._error = driver, real, error
 
+    def __getitem__(self, name: str) -> Any:
+        """A function whose address alone is asked for."""
+        return self._real[name]
+
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._real, name)
         if not callable(real) or isinstance(real, type) or name == "nvrtcGetErrorString":
