@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+WARM_UP_S = 1.0
+
 
 def options(doc: str | None) -> argparse.ArgumentParser:
     """A parser whose help is a benchmark's docstring as it is written."""

@@ -19,13 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
-from benchmarks.harness import Table, in_turns, middle_and_best, once, version
+from benchmarks.harness import WARM_UP_S, Table, in_turns, middle_and_best, once, version
 from benchmarks.networks import minilm
 from rlx.driver.registry import probe_all
 from rlx.host.processors import available_threads
 
 SHAPES = ((8, 128), (1, 16))
-WARM_UP_S = 1.0
 ROUNDS = 5
 ROUND_S = 1.0
 

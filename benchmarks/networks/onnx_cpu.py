@@ -27,9 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
-from benchmarks.harness import in_turns, middle_and_best, options, version
+from benchmarks.harness import WARM_UP_S, in_turns, middle_and_best, options, version
 from benchmarks.networks import minilm
-from benchmarks.networks.contenders import WARM_UP_S
 from rlx.driver.registry import probe_all
 from tests.onnx.light import light
 

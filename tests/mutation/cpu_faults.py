@@ -66,7 +66,7 @@ _RANK_FAULTS = (
     Fault("both, ranks: all draw alike", "train/program.py", "key = fold_in(key, ops.axis_index(model.ranks.axis))",
           "pass", (), CPU, tests=_TRAINED),
     Fault("both, ranks: a failure elsewhere is not seen", "train/program.py",
-          "result, anywhere = _of_all(", "result, _ = _of_all(", (), CPU, tests=_TRAINED),
+          "anywhere = _anywhere(model.ranks,", "_ = _anywhere(model.ranks,", (), CPU, tests=_TRAINED),
     Fault("both, ranks: parameters are not compared", "train/ranks.py", "sums = [f", "sums = [] and [f", (), CPU,
           tests=_TRAINED),
 )  # fmt: skip
