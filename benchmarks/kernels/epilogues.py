@@ -34,7 +34,7 @@ WAYS: tuple[tuple[str, str | None], ...] = (
     ("library", "gelu_tanh"), ("panels", "gelu_tanh"),
 )  # fmt: skip
 CHECK_SECONDS = 80
-LIMITS = {"bf16": 2e-5, "f16": 5e-7}  # of the NMSE
+NMSE_LIMITS = {"bf16": 2e-5, "f16": 5e-7}
 
 
 def compiled(session: Session, shape: tuple[int, int, int], dtype: Any, way: str, ta: bool, tb: bool, end: str | None,
@@ -79,7 +79,7 @@ def check() -> int:
                 y, again = (exe.run({"a": a, "b": b})["y"] for _ in range(2))
             error, same = nmse(y[seen], ended(plain, end)), bool((y == again).all())
             worst[form] = max(worst.get(form, 0.0), error)
-            if not same or not error < LIMITS[dtype] or "panels" not in steps:
+            if not same or not error < NMSE_LIMITS[dtype] or "panels" not in steps:
                 wrong.append(f"WRONG {form} {shape} {end}: NMSE {error:.1e}, same twice: {same}, {steps}")
     print("worst NMSE: " + "; ".join(f"{form} {error:.1e}" for form, error in worst.items()))
     print("\n".join(wrong[:12]) + f"\n{len(wrong)} are wrong" if wrong else "no form is wrong", flush=True)
@@ -110,7 +110,7 @@ def rates(seconds: float) -> int:
             errors = {}
             for way, exe in exes.items():
                 errors[way] = nmse(exe.run({"a": a, "b": b})["y"][picked], ended(plain, way[1]))
-            code |= not max(errors.values()) < LIMITS["bf16"]
+            code |= not max(errors.values()) < NMSE_LIMITS["bf16"]
             until = time.perf_counter() + seconds * len(WAYS)
             while time.perf_counter() < until:
                 for way, exe in exes.items():
@@ -122,7 +122,7 @@ def rates(seconds: float) -> int:
             us = statistics.median(taken)
             print(f"{m}x{k}x{n} {way[0]:8}{way[1] or '-':10}{us:8.1f} µs (least {min(taken):7.1f})"
                   f"{2 * m * k * n / us / 1e6:7.0f} TFLOP/s {base / us:5.2f} x  {len(steps[way])} steps "
-                  f"{errors[way]:.0e}{'' if errors[way] < LIMITS['bf16'] else ' WRONG'}", flush=True)  # fmt: skip
+                  f"{errors[way]:.0e}{'' if errors[way] < NMSE_LIMITS['bf16'] else ' WRONG'}", flush=True)  # fmt: skip
     return code
 
 

@@ -64,30 +64,30 @@ class _Finder:
         return node.attrs["transpose_a"], node.attrs["transpose_b"]
 
     def forward(self) -> list[_Group]:
-        found: dict[int, _Group] = {}
+        by_input: dict[int, _Group] = {}
         for node in self.graph.nodes:
             if self.turn(node) == (False, True) and _narrow(node.inputs[0], node.output.shape[1]):
                 x, a = node.inputs
                 if self._turnable(node.output):
-                    group = found.setdefault(x.id, _Group(x, []))
+                    group = by_input.setdefault(x.id, _Group(x, []))
                     first = group.members[0] if group.members else node
                     needs = a.node.inputs if a.node.op.family == "elementwise" else (a,)  # that node can come earlier
                     if all(self.place[id(t.node)] < self.place[id(first)] for t in needs):
                         group.members.append(node)
-        groups = [g for g in found.values() if len(g.members) > 1]
+        groups = [g for g in by_input.values() if len(g.members) > 1]
         for group in groups:
             group.members.sort(key=lambda node: node.inputs[1].id)
         return groups
 
     def backward(self) -> list[_Group]:
-        found: dict[int, _Group] = {}
+        by_input: dict[int, _Group] = {}
         for node in self.graph.nodes:
             if self.turn(node) != (True, False) or not _narrow(node.inputs[1], node.output.shape[0]):
                 continue
             d, x = node.inputs
             if self.turn(d.node) is not None and self._turnable(d):
-                found.setdefault(x.id, _Group(x, [])).members.append(node)
-        return [g for g in found.values() if self._complete(g)]
+                by_input.setdefault(x.id, _Group(x, [])).members.append(node)
+        return [g for g in by_input.values() if self._complete(g)]
 
     def _complete(self, group: _Group) -> bool:
         """Whether a group has members whose results are read only when all d are known; finds its terms."""
@@ -115,10 +115,10 @@ class _Finder:
 
     def _term(self, d: Tensor, x: Tensor, last: int) -> Node | None:
         """The only product of d that has the shape of x."""
-        found = [r for r in self.readers[d.id] if self.turn(r) == (False, False) and r.inputs[0] is d]
-        if len(found) != 1 or found[0].output.shape != x.shape:
+        readers = [r for r in self.readers[d.id] if self.turn(r) == (False, False) and r.inputs[0] is d]
+        if len(readers) != 1 or readers[0].output.shape != x.shape:
             return None
-        return found[0] if self.place[id(found[0].inputs[1].node)] < last else None
+        return readers[0] if self.place[id(readers[0].inputs[1].node)] < last else None
 
     def _meet(self, terms: Sequence[Node]) -> bool:
         """Whether additions add up all terms, and nothing else reads them or a part of that sum."""
