@@ -13,6 +13,7 @@ from rlx.errors import DTypeError, GraphError, RlxError, ShapeError, StepLimitEx
 
 X = np.array([0.3, -1.2, 2.0])
 F64 = np.float64
+ANGLES = np.outer(np.arange(6.0), [1.0, 0.1])
 
 
 def _close(got: Any, want: Any) -> None:
@@ -140,6 +141,19 @@ def test_vmap_axes_trees_and_nesting() -> None:
         np.sum(np.cos(X / 2) * X),
     )
     _close(rlx.vmap(rlx.grad(lambda x: x**3))(X), 3 * X**2)
+
+
+@pytest.mark.parametrize("over", [(0, None), (None, 0), (0, 0)])
+def test_vmap_of_rope_keeps_the_positions_of_each_batch(over: tuple[int | None, int | None]) -> None:
+    """As many examples as the batch has rows: positions of a batch and place are not those of an example."""
+    rng = np.random.default_rng(0)
+    cos, sin = (np.asarray(t, np.float64) for t in (np.cos(ANGLES), np.sin(ANGLES)))
+    x = rng.standard_normal((3, 3, 2, 4))[slice(None) if over[0] == 0 else 0]
+    positions = rng.integers(0, 6, (3, 3, 2)).astype(np.int32)[slice(None) if over[1] == 0 else 0]
+    result = rlx.vmap(lambda x, at: rlx.rope(x, cos, sin, axis=1, positions=at), in_axes=over)(x, positions)
+    x, positions = np.broadcast_to(x, (3, 3, 2, 4)), np.broadcast_to(positions, (3, 3, 2))
+    turned = (x[..., :2] + 1j * x[..., 2:]) * np.exp(1j * ANGLES[positions])
+    np.testing.assert_allclose(result, np.concatenate([turned.real, turned.imag], -1), rtol=0, atol=1e-15)
 
 
 def test_vmap_goes_over_control_flow_and_random_keys() -> None:

@@ -215,9 +215,16 @@ def _table_gradients(node: Node, d: Tensor) -> list[Tensor]:
     return result
 
 
+def _batch(node: Node, inputs: Sequence[Tensor], flags: batching.Flags, size: int) -> Sequence[Tensor]:
+    """Examples in front; positions of a batch and place stand beside axis 0, so there the batch takes the examples."""
+    by_batch = len(inputs) == 4 and node.inputs[3].ndim == 2
+    rule = batching.folded(1, 2) if by_batch else batching.along(1, 2, 3)
+    return rule(node, inputs, flags, size)
+
+
 register(
     Op("rope", "rope", _infer, computed(first_dtype)(_reference), "complex numbers turned place by place", _vjp,
-       kernel="rope", decompose=_decompose, inplace=(0,), batch=batching.along(1, 2, 3))
+       kernel="rope", decompose=_decompose, inplace=(0,), batch=_batch)
 )  # fmt: skip
 
 
