@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.errors import GraphError
 from rlx.ir.graph import TRACING, Graph, Tensor
-from rlx.ir.op import Attrs, Op, get_op
+from rlx.ir.op import Attrs, Leaf, Op, get_op
 from rlx.ir.rewrite import Rewriter
 from rlx.ir.types import TensorType
 
@@ -68,6 +68,12 @@ class TracedBody(Graph):
     def around(self, capture: Tensor) -> Tensor:
         """The tensor of the outer graph that `capture`, one of this body's params, stands for."""
         return self.captured[int(capture.node.attrs["name"].removeprefix("k"))]
+
+    def captures(self) -> Iterator[tuple[int, Tensor]]:
+        """The number of each param here that stands for a tensor of the outer graph, and that tensor."""
+        for node in self.nodes:
+            if node.op.leaf is Leaf.PARAM:
+                yield node.output.id, self.around(node.output)
 
     def _leaf_of(self, op: str, name: str, t: TensorType) -> Tensor:
         attrs = {"name": name, "shape": t.shape, "dtype": t.dtype}

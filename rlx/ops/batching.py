@@ -87,6 +87,7 @@ def by_parts(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> S
     if any(part.op is node.op for part in body.nodes):  # an op of fewer inputs: its rule would come back here
         return loop(node, inputs, flags, size)
     known: Known = {t.id: pair for t, pair in zip(body.given, zip(inputs, flags, strict=True), strict=True)}
+    known.update((number, (outer, False)) for number, outer in body.captures())  # large constants
     tensors, examples = sweep(body, known, outs, size, graph)
     return [t if b else spread(t, size) for t, b in zip(tensors, examples, strict=True)]
 

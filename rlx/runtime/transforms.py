@@ -396,9 +396,7 @@ def _traced_once(
     with body.tracing():
         made = as_leaves(body, rule(list(body.given)))
     known = {t.id: (x, True) for t, x in zip(body.given, xs, strict=True)}
-    for node in body.nodes:
-        if node.op.declared and node.output.id not in known:
-            known[node.output.id] = (body.around(node.output), False)
+    known.update((number, (outer, False)) for number, outer in body.captures())
     outputs = [*made, *(index for _, index, _ in body.checks)]
     outs, flags = sweep(body, known, outputs, size, graph)
     for (what, _, limits), index in zip(body.checks, outs[len(made) :], strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.conformance.case import cases_of
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY
 from rlx.ops.batching import how
 from tests.ops.by_family import GRADIENTS
@@ -46,6 +47,12 @@ def test_vmap_is_one_example_after_the_other(op: str) -> None:
     for flags in patterns(case):
         error = vmapped(case, flags)
         assert error <= bound(case), (case.id, flags, error)
+
+
+def test_vmap_by_parts_whose_constants_are_large() -> None:
+    """The mask of attention with causal sums is a constant that bodies share."""
+    case = next(c for c in cases_of("attention_sums") if c.name == "f64-2x70x8x24-joined")
+    assert vmapped(case, [True]) <= bound(case)
 
 
 def test_how_many_ops_are_batched_by_which_means() -> None:
